@@ -1,0 +1,97 @@
+"""Tallies: what the ticks read. Records are folded in as they arrive and are not kept.
+
+Per driving SLO a window of the last three ticks (P99 by nearest rank), and per table cell and route the counts and mean TTFT that a
+later re-estimation needs. Failed and timed-out turns count as infinitely slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+
+from estimators.quantile import WindowedQuantile
+from router.core import Waiting
+from router.record import TurnRecord
+from router.turn import Route
+from slos.objective import Outcome, Signal, Slo
+from slos.reduce import SloReading, driving
+
+LAW_MIN_OUTPUT_TOKENS = 8
+"""A TPOT over fewer tokens is mostly one step's luck."""
+WINDOW_TICKS = 3
+MIN_SAMPLES = 20
+MAX_CELLS = 10_000
+
+
+@dataclass(slots=True)
+class CellCount:
+    """Answered later turns of one cell on one route."""
+
+    n: int = 0
+    ttft_sum_s: float = 0.0
+
+
+class Tallies:
+    """Everything that one model's ticks read."""
+
+    def __init__(self, model: str, slos: Iterable[Slo]) -> None:
+        self.model = model
+        drives = driving(slos, model)
+        self._windows: list[tuple[Slo, WindowedQuantile]] = [
+            (slo, WindowedQuantile(slo.objective, WINDOW_TICKS, MIN_SAMPLES)) for slo in (*drives.ttft, *drives.tpot)
+        ]
+        self.cells: dict[tuple[str, Route], CellCount] = {}
+        self.cells_dropped = 0
+        self.turns = 0
+        self.later_turns = 0
+        self.local_turns = 0
+
+    def fold(self, record: TurnRecord) -> None:
+        """Take one ended turn of this model."""
+        if record.model != self.model:
+            return
+        self.turns += 1
+        if record.turn > 1:
+            self.later_turns += 1
+            self.local_turns += record.went_local
+            self._count_cell(record)
+        for slo, window in self._windows:
+            if slo.match.covers(record.model, record.turn, record.streaming) and record.streaming:
+                value = _value(slo, record)
+                if value is not None:
+                    window.update(value, record.ended_s)
+
+    def readings(self, waiting: Iterable[Waiting], now_s: float) -> list[SloReading]:
+        """Close the tick: per driving SLO its percentile over the window, turns that wait past a TTFT SLO included."""
+        late = [w for w in waiting if w.model == self.model and w.streaming]
+        readings = []
+        for slo, window in self._windows:
+            window.roll(now_s)
+            extra: list[float] = []
+            if slo.signal is Signal.TTFT and slo.threshold_s is not None:
+                extra = [w.age_s for w in late if w.age_s > slo.threshold_s and slo.match.covers(w.model, w.turn, True)]
+            readings.append(SloReading(slo, window.estimate(now_s, extra).value))
+        return readings
+
+    def _count_cell(self, record: TurnRecord) -> None:
+        if record.ttft_s is None or not record.decision.cell:
+            return
+        key = (record.decision.cell, record.placement.realised)
+        count = self.cells.get(key)
+        if count is None:
+            if len(self.cells) >= MAX_CELLS:
+                self.cells_dropped += 1
+                return
+            count = self.cells[key] = CellCount()
+        count.n += 1
+        count.ttft_sum_s += record.ttft_s
+
+
+def _value(slo: Slo, record: TurnRecord) -> float | None:
+    """The sample that this turn gives to the SLO's window, or None."""
+    if record.outcome in (Outcome.FAILED, Outcome.TIMED_OUT):
+        return inf
+    if slo.signal is Signal.TTFT:
+        return record.ttft_s
+    return record.tpot_s if record.output_tokens >= LAW_MIN_OUTPUT_TOKENS else None

@@ -1,0 +1,405 @@
+"""One emulated engine in virtual time: continuous batching under a token budget, chunked prefill, prefix cache, KV admission.
+
+Work is first come, first served. A step takes every running sequence (one token each) and, with what is left of the token budget,
+prompt chunks in order of arrival. Between two events the decode-only steps form an arithmetic series (each reads `batch` more tokens
+of context than the one before), so a stretch of them is one event with a closed-form end: time per run grows with events, not
+with tokens. What arrives during a stretch joins at the next step boundary, as in the real engine.
+
+Three kinds of job: *prefill* (a P node's leg: compute the prompt, keep it under a lease), *full* (prompt and answer here), *receive*
+(the prompt's KV is pulled from a P node, then the answer here). Memory for prompt and whole answer is reserved at admission;
+there is no preemption.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from heapq import heapify, heappop, heappush
+from math import sqrt
+
+from .events import Events
+from .prefix_cache import Grant, PrefixCache, Prompt, prompt_tokens
+from .profiles import EngineProfile, StepTime
+
+
+class Kind(StrEnum):
+    """What an engine is asked to do with a prompt."""
+
+    PREFILL = "prefill"
+    FULL = "full"
+    RECEIVE = "receive"
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One request on one engine. The callbacks get the virtual time in seconds at which the caller sees the event."""
+
+    request_id: str
+    kind: Kind
+    prompt: Prompt
+    output_tokens: int
+    on_first: Callable[[Job, float], None] | None
+    on_done: Callable[[Job, float], None]
+    on_failed: Callable[[Job, float], None]
+    transfer: Callable[[Job, Callable[[bool], None]], None] | None = None
+    """RECEIVE: fetches the `left` tokens that this node lacks; calls back with whether they arrived."""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    grant: Grant | None = None
+    left: int = 0
+    """Prompt tokens still to compute."""
+    ended: bool = False
+    streaming: bool = False
+    """The first token is out."""
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """`steps` equal-batch steps that began at `start_s`; only a decode-only stretch has more than one."""
+
+    start_s: float
+    steps: int
+    base_ms: float
+    read_ms: float
+    """Context read of the first step."""
+    growth_ms: float
+    """Context read that each step adds to the next."""
+    chunks: list[tuple[Job, int]] = field(default_factory=list)
+
+    def end_s(self, steps: int) -> float:
+        reads = steps * self.read_ms + self.growth_ms * (steps * (steps - 1) / 2)
+        return self.start_s + (steps * self.base_ms + reads) / 1e3
+
+    def boundary_after(self, now_s: float) -> int:
+        """The first number of whole steps whose end is not before `now_s`."""
+        elapsed_ms = (now_s - self.start_s) * 1e3
+        first = self.base_ms + self.read_ms
+        half = self.growth_ms / 2
+        if half > 0:
+            slope = first - half
+            guess = (sqrt(slope * slope + 4 * half * elapsed_ms) - slope) / (2 * half)
+        else:
+            guess = elapsed_ms / first
+        steps = min(max(1, int(guess)), self.steps)
+        while steps > 1 and self.end_s(steps - 1) >= now_s:
+            steps -= 1
+        while steps < self.steps and self.end_s(steps) < now_s:
+            steps += 1
+        return steps
+
+
+class Engine:
+    """A node of the fleet. `submit` is its HTTP front, `kill` and `revive` are its process."""
+
+    def __init__(self, name: str, profile: EngineProfile, events: Events) -> None:
+        self.name = name
+        self.profile = profile
+        self.cache = PrefixCache(profile.kv_capacity_tokens, profile.block_tokens)
+        self.alive = True
+        self.epoch = 0
+        """Counts process starts: what an earlier process held is gone."""
+        self.busy_s = 0.0
+        self.steps_done = 0
+        self._events = events
+        self._time = StepTime(profile)
+        self._waiting: deque[Job] = deque()
+        self._chunking: list[Job] = []
+        self._running: list[tuple[int, int, Job]] = []
+        self._first_pending: list[Job] = []
+        self._arrived: list[Job] = []
+        self._loading: set[Job] = set()
+        self._fronting: set[Job] = set()
+        self._context_tokens = 0
+        self._stretch: _Stretch | None = None
+        self._plan = 0
+        self._order = 0
+        self._aborted = False
+
+    # -- the front ---------------------------------------------------------------------------------------------------
+
+    def submit(self, job: Job) -> None:
+        """Take a request now. It reaches the scheduler after the front's time."""
+        if not self.alive:
+            self._events.after(0.0, self._fail, job)
+            return
+        job.prompt_tokens = prompt_tokens(job.prompt)
+        p = self.profile
+        if job.kind is Kind.RECEIVE:
+            front_ms = p.link.hop_ms
+        else:
+            front_ms = p.front_ms + p.tokenise_ms_per_token * (job.prompt_tokens - self.cache.hit_tokens(job.prompt))
+        self._fronting.add(job)
+        self._events.after(front_ms / 1e3, self._enqueue, job, self.epoch)
+
+    def abort(self, job: Job) -> None:
+        """The client left. Memory is free at the next step boundary; no callback follows."""
+        if job.ended:
+            return
+        job.ended = True
+        self._aborted = True
+        if self._stretch is not None:
+            self._cut_short()
+        elif self.alive:
+            self._boundary()
+
+    def kill(self) -> None:
+        """The process dies: every request on it fails, its cache is lost."""
+        if not self.alive:
+            return
+        self.alive = False
+        jobs = [*self._waiting, *self._chunking, *(job for _, _, job in sorted(self._running, key=lambda e: e[1]))]
+        jobs += [*self._arrived, *sorted(self._loading | self._fronting, key=lambda j: j.request_id)]
+        self._waiting.clear()
+        self._chunking.clear()
+        self._running.clear()
+        self._first_pending.clear()
+        self._arrived.clear()
+        self._loading.clear()
+        self._fronting.clear()
+        self._context_tokens = 0
+        self._stretch = None
+        self._plan += 1
+        self.epoch += 1
+        self.cache.clear()
+        for job in jobs:
+            self._fail(job)
+
+    def revive(self) -> None:
+        """A new, empty process."""
+        self.alive = True
+
+    # -- what /metrics would say ---------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> int:
+        """Sequences in prefill or decode."""
+        return len(self._running) + len(self._chunking)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that the scheduler has not admitted, or whose KV is on the way."""
+        return len(self._waiting) + len(self._loading) + len(self._arrived)
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of the KV memory held by running requests and leases, 0..1 (idle cached blocks count as free)."""
+        return self.cache.in_use_tokens / self.cache.capacity_tokens
+
+    # -- the scheduler -------------------------------------------------------------------------------------------------
+
+    def _enqueue(self, job: Job, epoch: int) -> None:
+        self._fronting.discard(job)
+        if job.ended or epoch != self.epoch:
+            return
+        self._waiting.append(job)
+        self._wake()
+
+    def _received(self, job: Job, epoch: int, ok: bool) -> None:
+        if epoch != self.epoch:
+            return
+        self._loading.discard(job)
+        if ok or job.ended:
+            self._arrived.append(job)
+        else:  # kv_load_failure_policy=fail, vLLM's default
+            self._free(job)
+            self._fail(job)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._stretch is None:
+            self._boundary()
+        else:
+            self._cut_short()
+
+    def _cut_short(self) -> None:
+        stretch = self._stretch
+        if stretch is None or stretch.steps == 1:
+            return
+        steps = stretch.boundary_after(self._events.now_s)
+        if steps < stretch.steps:
+            stretch.steps = steps
+            self._schedule(stretch)
+
+    def _schedule(self, stretch: _Stretch) -> None:
+        self._plan += 1
+        self._events.at(stretch.end_s(stretch.steps), self._end_of_stretch, self._plan)
+
+    def _end_of_stretch(self, plan: int) -> None:
+        if plan == self._plan:
+            self._boundary()
+
+    def _boundary(self) -> None:
+        """Between two steps: account for the stretch that ended, then compose the next one."""
+        now = self._events.now_s
+        stretch = self._stretch
+        finished: list[tuple[Job, bool]] = []
+        if stretch is not None:
+            self._stretch = None
+            self.busy_s += now - stretch.start_s
+            self.steps_done += stretch.steps
+            self._context_tokens += len(self._running) * stretch.steps
+            self._finish(finished, stretch)
+        if self._aborted:
+            self._aborted = False
+            self._drop_aborted()
+        stall_ms = self._join_received()
+        self._admit()
+        # Compose before callbacks run: what they submit meets a busy engine, as it would over a network.
+        self._compose(now, stall_ms)
+        seen_s = now + self.profile.first_token_ms / 1e3
+        for job, last in finished:
+            if not last:
+                if job.on_first is not None:
+                    job.on_first(job, seen_s)
+            else:
+                job.on_done(job, now if job.kind is Kind.PREFILL else seen_s)
+
+    def _finish(self, finished: list[tuple[Job, bool]], stretch: _Stretch) -> None:
+        for job in self._first_pending:
+            if not job.ended:
+                job.streaming = True
+                finished.append((job, False))
+        self._first_pending.clear()
+        running = self._running
+        while running and running[0][0] <= self.steps_done:
+            _, _, job = heappop(running)
+            self._context_tokens -= job.prompt_tokens + job.output_tokens - (0 if job.kind is Kind.RECEIVE else 1)
+            if not job.ended:
+                self._complete(job)
+                finished.append((job, True))
+            elif job.grant is not None:
+                self._free(job)
+        for job, new in stretch.chunks:
+            job.left -= new
+            if job.left > 0 or job.ended:
+                continue
+            self._chunking.remove(job)
+            if job.kind is Kind.PREFILL:
+                job.ended = True  # its memory stays until the lease ends: let_go()
+                finished.append((job, True))
+                continue
+            job.streaming = True
+            finished.append((job, False))
+            if job.output_tokens == 1:
+                self._complete(job)
+                finished.append((job, True))
+            else:
+                self._run(job, job.output_tokens - 1)
+
+    def _run(self, job: Job, steps: int) -> None:
+        self._order += 1
+        heappush(self._running, (self.steps_done + steps, self._order, job))
+        self._context_tokens += job.prompt_tokens
+
+    def _join_received(self) -> float:
+        stall_ms = 0.0
+        for job in self._arrived:
+            if job.ended:
+                self._free(job)
+                continue
+            stall_ms += self.profile.link.receive_stall_ms
+            self._first_pending.append(job)
+            self._run(job, job.output_tokens)
+        self._arrived.clear()
+        return stall_ms
+
+    def _admit(self) -> None:
+        waiting = self._waiting
+        while waiting:
+            job = waiting[0]
+            if job.ended:
+                waiting.popleft()
+                continue
+            if self.running + len(self._loading) >= self.profile.max_sequences:
+                return
+            try:
+                grant = self.cache.admit(job.prompt, job.output_tokens)
+            except ValueError:
+                waiting.popleft()
+                self._events.after(0.0, self._fail, job)
+                continue
+            if grant is None:
+                return
+            waiting.popleft()
+            job.grant = grant
+            job.cached_tokens = grant.hit_tokens
+            job.left = job.prompt_tokens - grant.hit_tokens
+            if job.kind is Kind.RECEIVE:
+                assert job.transfer is not None
+                self._loading.add(job)
+                job.transfer(job, partial(self._received, job, self.epoch))
+            else:
+                self._chunking.append(job)
+
+    def _compose(self, now_s: float, stall_ms: float) -> None:
+        batch = len(self._running)
+        chunks: list[tuple[Job, int]] = []
+        if self._chunking:
+            budget = self.profile.token_budget - batch
+            for job in self._chunking:
+                if budget <= 0:
+                    break
+                new = min(job.left, budget)
+                budget -= new
+                chunks.append((job, new))
+        if chunks:
+            sizes = [(new, job.prompt_tokens - job.left) for job, new in chunks]
+            base = self._time.mixed_ms(batch, self._context_tokens, sizes, stall_ms)
+            stretch = _Stretch(now_s, 1, base, 0.0, 0.0, chunks)
+        elif batch:
+            steps = 1 if self._first_pending else self._running[0][0] - self.steps_done
+            kv = self._time.kv_read
+            stretch = _Stretch(
+                now_s, steps, self._time.decode_base_ms(batch) + stall_ms, kv * self._context_tokens, kv * batch
+            )
+        else:
+            return
+        self._stretch = stretch
+        self._schedule(stretch)
+
+    def _drop_aborted(self) -> None:
+        for job in [job for job in self._chunking if job.ended]:
+            self._chunking.remove(job)
+            self._free(job)
+        for finish, _, job in self._running:
+            if job.ended:
+                made = job.output_tokens - (finish - self.steps_done)
+                self._context_tokens -= job.prompt_tokens + made - (0 if job.kind is Kind.RECEIVE else 1)
+                self._free(job)
+        self._running = [entry for entry in self._running if not entry[2].ended]
+        heapify(self._running)
+
+    # -- memory --------------------------------------------------------------------------------------------------------
+
+    def _complete(self, job: Job) -> None:
+        job.ended = True
+        kept = job.prompt
+        if self.profile.reuse_responses:
+            key, tokens = kept[-1]
+            kept = (*kept[:-1], (key, tokens + job.output_tokens - 1))
+        assert job.grant is not None
+        self.cache.release(job.grant, kept)
+        job.grant = None
+
+    def _free(self, job: Job) -> None:
+        if job.grant is not None:
+            self.cache.release(job.grant, ())
+            job.grant = None
+
+    def let_go(self, job: Job) -> None:
+        """The lease of a prefilled prompt ended (read, or expired): its KV becomes ordinary cache."""
+        if job.grant is not None:
+            self.cache.release(job.grant, job.prompt)
+            job.grant = None
+            if self._waiting:
+                self._wake()
+
+    def _fail(self, job: Job) -> None:
+        if job.ended:
+            return
+        job.ended = True
+        job.grant = None
+        job.on_failed(job, self._events.now_s)

@@ -1,0 +1,227 @@
+"""A fleet of emulated engines: nodes by notation, the NIXL hand-over between them, death and return.
+
+`call` is what an HTTP request is to the real thing. A prefill leg answers with `kv_transfer_params` in the shape that vLLM's
+NIXL connector uses; a decode leg that carries them pulls only what its node lacks, over P's link, one transfer at a time.
+P keeps a prefilled prompt for `lease_s`; the reader's heartbeats keep it from the moment the request is at D until it is read.
+What a wrong hand-over does to a real engine happens here too: null blocks or no request id kill the engine, an
+expired lease is read as garbage and counted in `poisoned_reads`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from .engine import Engine, Job, Kind
+from .events import Events
+from .prefix_cache import Prompt
+from .profiles import EngineProfile, wire_ms
+
+
+class Role(StrEnum):
+    """P prefills, D decodes (and may append-prefill), R is a replica that does both."""
+
+    PREFILL = "P"
+    DECODE = "D"
+    REPLICA = "R"
+
+
+def parse_topology(notation: str) -> dict[Role, int]:
+    """`2P_2D` → {P: 2, D: 2}. Raises ValueError with the accepted form."""
+    counts: dict[Role, int] = {}
+    for part in notation.split("_"):
+        match = re.fullmatch(r"([1-9]\d{0,3})([PDR])", part)
+        if match is None or Role(match[2]) in counts:
+            raise ValueError(f"topology {notation!r}: {part!r} is not a count and a role; write e.g. 1P_3D, 2P_2D or 4R")
+        counts[Role(match[2])] = int(match[1])
+    if not counts.get(Role.DECODE) and not counts.get(Role.REPLICA):
+        raise ValueError(f"topology {notation!r} has nobody to decode; add D or R nodes, e.g. 2P_2D")
+    return counts
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request to one node. `output_tokens` is exact, as with ignore_eos."""
+
+    request_id: str
+    prompt: Prompt
+    output_tokens: int
+    kv_transfer_params: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the body of the answer says."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    kv_transfer_params: dict[str, object] | None = None
+
+
+@dataclass(slots=True)
+class _Lease:
+    job: Job
+    owner: str
+    epoch: int
+    expires_s: float
+    reader: Job | None = None
+    over: bool = False
+
+
+OnFirst = Callable[[float], None]
+OnDone = Callable[[float, Reply], None]
+OnFailed = Callable[[float, int], None]
+
+
+class Call:
+    """A request in flight; `abort` is the client closing its connection."""
+
+    __slots__ = ("_fleet", "_job", "_node")
+
+    def __init__(self, fleet: Fleet, node: str, job: Job) -> None:
+        self._fleet, self._node, self._job = fleet, node, job
+
+    def abort(self) -> None:
+        """Stop the work; no callback follows."""
+        self._fleet.engines[self._node].abort(self._job)
+
+
+class Fleet:
+    """Engines by name (`P0`, `D1`, `R0`) on one clock."""
+
+    def __init__(self, notation: str, profile: EngineProfile, events: Events) -> None:
+        self.notation = notation
+        self.profile = profile
+        self.events = events
+        self.engines: dict[str, Engine] = {}
+        self.roles: dict[str, Role] = {}
+        for role, count in parse_topology(notation).items():
+            for index in range(count):
+                name = f"{role}{index}"
+                self.engines[name] = Engine(name, profile, events)
+                self.roles[name] = role
+        self.poisoned_reads = 0
+        self.leases_expired = 0
+        self.transferred_tokens = 0
+        self._links_busy_until_s = dict.fromkeys(self.engines, 0.0)
+        self._leases: dict[str, _Lease] = {}
+        self._issued = 0
+
+    @property
+    def open_leases(self) -> int:
+        """Prefilled prompts that nobody has read yet."""
+        return len(self._leases)
+
+    def kill(self, node: str) -> None:
+        """The node's process dies now."""
+        self.engines[node].kill()
+        self._links_busy_until_s[node] = 0.0
+
+    def revive(self, node: str) -> None:
+        """The node comes back, empty."""
+        self.engines[node].revive()
+
+    def call(self, node: str, request: Request, on_first: OnFirst | None, on_done: OnDone, on_failed: OnFailed) -> Call:
+        """Send a request to a node at the current time. Exactly one of on_done and on_failed(status) follows, unless aborted."""
+        params = request.kv_transfer_params
+        if params is not None and params.get("do_remote_decode"):
+            kind = Kind.PREFILL
+        elif params is not None and params.get("do_remote_prefill"):
+            kind = Kind.RECEIVE
+        else:
+            kind = Kind.FULL
+        # On a transferred turn D reports P's hits, as vLLM 0.32 does.
+        foreign = params.get("remote_prefill_cached_tokens") if kind is Kind.RECEIVE and params else None
+        first = None if on_first is None else lambda job, at_s: on_first(at_s)
+        job = Job(
+            request.request_id,
+            kind,
+            request.prompt,
+            1 if kind is Kind.PREFILL else request.output_tokens,
+            first,
+            lambda job, at_s: on_done(at_s, self._reply(node, job, foreign)),
+            lambda job, at_s: on_failed(at_s, 503 if not self.engines[node].alive else 500),
+        )
+        if kind is Kind.RECEIVE:
+            self._prepare_pull(node, job, params or {})
+        self.engines[node].submit(job)
+        return Call(self, node, job)
+
+    def _reply(self, node: str, job: Job, foreign: object) -> Reply:
+        if job.kind is not Kind.PREFILL:
+            cached = foreign if isinstance(foreign, int) else job.cached_tokens
+            return Reply(job.prompt_tokens, cached, job.output_tokens)
+        self._issued += 1
+        remote_id = f"chatcmpl-{job.request_id}-{self._issued:08x}"
+        lease = _Lease(job, node, self.engines[node].epoch, self.events.now_s + self.profile.lease_s)
+        self._leases[remote_id] = lease
+        self.events.at(lease.expires_s, self._expire, remote_id)
+        blocks = -(-job.prompt_tokens // self.profile.block_tokens)
+        handle: dict[str, object] = {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_block_ids": [range(1, blocks + 1)],
+            "remote_engine_id": node,
+            "remote_request_id": remote_id,
+            "remote_host": "127.0.0.1",
+            "remote_port": 5600,
+            "remote_num_tokens": job.prompt_tokens,
+            "remote_prefill_cached_tokens": job.cached_tokens,
+        }
+        return Reply(job.prompt_tokens, job.cached_tokens, 1, handle)
+
+    def _prepare_pull(self, node: str, job: Job, params: Mapping[str, object]) -> None:
+        remote_id, blocks = params.get("remote_request_id"), params.get("remote_block_ids")
+        if not isinstance(remote_id, str) or not blocks:
+            # As vLLM does: an assertion fails in the engine core and the process is gone.
+            self.events.after(0.0, self.kill, node)
+            job.transfer = lambda job, arrived: None
+            return
+        lease = self._leases.get(remote_id)
+        if lease is not None:
+            lease.reader = job
+        else:
+            self.poisoned_reads += 1
+        job.transfer = lambda job, arrived: self._pull(remote_id, lease, job, arrived)
+
+    def _pull(self, remote_id: str, lease: _Lease | None, job: Job, arrived: Callable[[bool], None]) -> None:
+        if lease is None:
+            self.events.after(0.0, arrived, True)
+            return
+        if self.engines[lease.owner].epoch != lease.epoch or lease.over:
+            self.events.after(0.0, arrived, False)
+            return
+        link = self.profile.link
+        start_s = max(self.events.now_s, self._links_busy_until_s[lease.owner])
+        took_ms = link.fixed_ms + wire_ms(job.left, self.profile.kv_bytes_per_token, link.bandwidth_gb_s)
+        self._links_busy_until_s[lease.owner] = start_s + took_ms / 1e3
+        self.transferred_tokens += job.left
+        self.events.at(start_s + took_ms / 1e3, self._pulled, remote_id, lease, arrived)
+
+    def _pulled(self, remote_id: str, lease: _Lease, arrived: Callable[[bool], None]) -> None:
+        owner = self.engines[lease.owner]
+        ok = owner.epoch == lease.epoch
+        if ok:
+            self._close(remote_id, lease)
+        arrived(ok)
+
+    def _expire(self, remote_id: str) -> None:
+        lease = self._leases.get(remote_id)
+        if lease is None:
+            return
+        if self.engines[lease.owner].epoch == lease.epoch:
+            if lease.reader is not None and not lease.reader.ended:  # the reader's heartbeats keep it
+                self.events.after(self.profile.lease_s, self._expire, remote_id)
+                return
+            self.leases_expired += 1
+        self._close(remote_id, lease)
+
+    def _close(self, remote_id: str, lease: _Lease) -> None:
+        if not lease.over:
+            lease.over = True
+            self._leases.pop(remote_id, None)
+            if self.engines[lease.owner].epoch == lease.epoch:
+                self.engines[lease.owner].let_go(lease.job)

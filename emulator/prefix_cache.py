@@ -1,0 +1,170 @@
+"""One node's KV memory: what is in use, what is cached, what is evicted first.
+
+A prompt is a path of segments (key, tokens). A key stands for its content and everything before it, so it grows only at its end: a
+conversation can be one growing segment, or a chain of messages below a shared system prompt. Hits are whole blocks and leave at
+least one token to compute, as in vLLM. Eviction takes the least recently used segment first and its tail before its head; a
+segment is never evicted before what follows it.
+
+Memory is counted in tokens: resident (cached, pinned or idle) + reserved (running requests: what they lack and will generate).
+Left out: requests of one chain that run at once share nothing until the first ends.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+Prompt = tuple[tuple[str, int], ...]
+
+
+def prompt_tokens(prompt: Prompt) -> int:
+    """Length of a prompt in tokens."""
+    return sum(tokens for _, tokens in prompt)
+
+
+@dataclass(slots=True)
+class _Segment:
+    tokens: int
+    pins: int = 0
+
+
+@dataclass(slots=True)
+class Grant:
+    """Memory held by one running request."""
+
+    prompt: Prompt
+    hit_tokens: int
+    reserved_tokens: int
+    generation: int
+    pinned: list[str] = field(default_factory=list)
+
+
+class PrefixCache:
+    """KV memory of `capacity_tokens` in blocks of `block_tokens`."""
+
+    __slots__ = ("_block", "_generation", "_idle", "_idle_tokens", "_segments", "capacity_tokens", "evicted_tokens", "reserved_tokens", "resident_tokens")
+
+    def __init__(self, capacity_tokens: int, block_tokens: int) -> None:
+        if capacity_tokens <= 0 or block_tokens <= 0:
+            raise ValueError("capacity_tokens and block_tokens must be positive")
+        self.capacity_tokens = capacity_tokens
+        self.resident_tokens = 0
+        self.reserved_tokens = 0
+        self.evicted_tokens = 0
+        self._block = block_tokens
+        self._segments: dict[str, _Segment] = {}
+        self._idle: OrderedDict[str, None] = OrderedDict()
+        self._idle_tokens = 0
+        self._generation = 0
+
+    def hit_tokens(self, prompt: Prompt) -> int:
+        """Tokens of the prompt that need no computing."""
+        hit = total = 0
+        matching = True
+        for key, tokens in prompt:
+            total += tokens
+            if matching:
+                segment = self._segments.get(key)
+                got = 0 if segment is None else min(segment.tokens, tokens)
+                hit += got
+                matching = got == tokens
+        hit = min(hit, total - 1)
+        return hit - hit % self._block
+
+    def admit(self, prompt: Prompt, output_tokens: int) -> Grant | None:
+        """Reserve room for what the prompt lacks and `output_tokens`; None if it does not fit now.
+
+        Raises ValueError if it could never fit.
+        """
+        total = prompt_tokens(prompt)
+        if total + output_tokens > self.capacity_tokens:
+            raise ValueError(
+                f"{total} prompt + {output_tokens} output tokens exceed the {self.capacity_tokens} tokens of KV on this node"
+            )
+        hit = self.hit_tokens(prompt)
+        grant = Grant(prompt, hit, total - hit + output_tokens, self._generation)
+        left = hit
+        for key, tokens in prompt:
+            if left <= 0:
+                break
+            segment = self._segments[key]
+            segment.pins += 1
+            if key in self._idle:
+                del self._idle[key]
+                self._idle_tokens -= segment.tokens
+            grant.pinned.append(key)
+            left -= tokens
+        if not self._make_room(grant.reserved_tokens):
+            self._unpin(grant)
+            return None
+        self.reserved_tokens += grant.reserved_tokens
+        return grant
+
+    def release(self, grant: Grant, kept: Prompt) -> None:
+        """End a request; `kept` is the path whose KV stays cached (empty: nothing new stays). A grant from before `clear` is void."""
+        if grant.generation != self._generation:
+            return
+        self.reserved_tokens -= grant.reserved_tokens
+        for key, tokens in kept:
+            segment = self._segments.get(key)
+            if segment is None:
+                segment = self._segments[key] = _Segment(0)
+            grown = tokens - segment.tokens
+            if grown > 0:
+                segment.tokens = tokens
+                self.resident_tokens += grown
+                if key in self._idle:
+                    self._idle_tokens += grown
+        self._unpin(grant)
+        for key, _ in reversed(kept):  # children first, so that they are evicted first
+            self._rest(key)
+
+    @property
+    def in_use_tokens(self) -> int:
+        """Tokens that cannot be evicted: pinned and reserved."""
+        return self.resident_tokens + self.reserved_tokens - self._idle_tokens
+
+    def clear(self) -> None:
+        """Forget everything: the engine restarted."""
+        self._generation += 1
+        self._segments.clear()
+        self._idle.clear()
+        self._idle_tokens = 0
+        self.resident_tokens = 0
+        self.reserved_tokens = 0
+
+    def _unpin(self, grant: Grant) -> None:
+        for key in reversed(grant.pinned):
+            segment = self._segments.get(key)
+            if segment is not None:
+                segment.pins -= 1
+                self._rest(key)
+        grant.pinned.clear()
+
+    def _rest(self, key: str) -> None:
+        segment = self._segments[key]
+        if segment.pins > 0:
+            return
+        if key in self._idle:
+            self._idle.move_to_end(key)
+        else:
+            self._idle[key] = None
+            self._idle_tokens += segment.tokens
+
+    def _make_room(self, tokens: int) -> bool:
+        short = tokens + self.resident_tokens + self.reserved_tokens - self.capacity_tokens
+        if short > self._idle_tokens:
+            return False
+        while short > 0:
+            key = next(iter(self._idle))
+            segment = self._segments[key]
+            take = min(short, segment.tokens)
+            segment.tokens -= take
+            self.resident_tokens -= take
+            self._idle_tokens -= take
+            self.evicted_tokens += take
+            short -= take
+            if segment.tokens == 0:
+                del self._segments[key]
+                del self._idle[key]
+        return True

@@ -1,0 +1,180 @@
+"""Engine profiles: the step-time model as data.
+
+One engine iteration with b decodes over K tokens of context and prefill chunks (m_i new tokens on c_i cached) takes
+
+    linear(b + Σ m_i) + K·kv_read + Σ attention·m_i·(c_i + m_i/2) + step_fixed + per_sequence·(b + chunks) + stall   [ms]
+
+`linear` is a piecewise-linear table of GEMM time over the tokens in the step. A request meets `front` and `tokenise` before the
+engine's scheduler sees it and `first_token` after its step ends. Source: the fit to measured H100 points described in
+docs/explanation/emulator.md; `provenance` says per profile what was fitted and what was derived.
+
+Left out: CUDA-graph and first-request jitter, preemption, speculative decoding.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+
+KIB = 1024
+_DENSE_TOKENS = 16_384  # steps up to twice the token budget are looked up, longer ones extrapolated
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The KV path of one prefill node: transfers are served one after the other, each `fixed_ms` + bytes / bandwidth."""
+
+    fixed_ms: float
+    bandwidth_gb_s: float
+    hop_ms: float
+    """Once per transferred turn: P's reply, the router and D's front, before D's scheduler sees the request."""
+    receive_stall_ms: float
+    """Added to the D step in which a received sequence starts to decode."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProfile:
+    """Constants of one model on one kind of hardware. Times in ms, sizes in tokens unless the name says otherwise."""
+
+    name: str
+    model: str
+    hardware: str
+    provenance: str
+    linear_ms: tuple[tuple[int, float], ...]
+    kv_read_ms_per_token: float
+    attention_ms_per_token2: float
+    step_fixed_ms: float
+    per_sequence_ms: float
+    front_ms: float
+    tokenise_ms_per_token: float
+    first_token_ms: float
+    kv_bytes_per_token: int
+    kv_capacity_tokens: int
+    token_budget: int
+    max_sequences: int
+    block_tokens: int
+    lease_s: float
+    reuse_responses: bool
+    link: Link
+
+    def with_bandwidth(self, gb_s: float) -> EngineProfile:
+        """The same engine behind a link of another speed, in GB/s."""
+        if not gb_s > 0:
+            raise ValueError(f"bandwidth must be positive, got {gb_s} GB/s")
+        return replace(self, link=replace(self.link, bandwidth_gb_s=gb_s))
+
+
+class StepTime:
+    """The step-time formula of one profile, with `linear` expanded to one entry per token count."""
+
+    __slots__ = ("_dense", "_tail_slope", "attention", "kv_read", "per_sequence", "step_fixed")
+
+    def __init__(self, profile: EngineProfile) -> None:
+        points = profile.linear_ms
+        tokens = [float(at) for at, _ in points]
+        if len(points) < 2 or sorted(set(tokens)) != tokens:
+            raise ValueError(f"profile {profile.name}: linear_ms needs two or more points with rising token counts")
+        self._dense = [_interpolate(points, tokens, float(n)) for n in range(_DENSE_TOKENS + 1)]
+        (t0, v0), (t1, v1) = points[-2:]
+        self._tail_slope = (v1 - v0) / (t1 - t0)
+        self.kv_read = profile.kv_read_ms_per_token
+        self.attention = profile.attention_ms_per_token2
+        self.step_fixed = profile.step_fixed_ms
+        self.per_sequence = profile.per_sequence_ms
+
+    def linear_ms(self, tokens: int) -> float:
+        """GEMM time of a step with that many tokens."""
+        if tokens <= _DENSE_TOKENS:
+            return self._dense[tokens]
+        return self._dense[-1] + (tokens - _DENSE_TOKENS) * self._tail_slope
+
+    def decode_base_ms(self, batch: int) -> float:
+        """The part of a decode-only step that does not depend on the context."""
+        return self._dense[batch] + self.step_fixed + self.per_sequence * batch
+
+    def mixed_ms(self, batch: int, context_tokens: int, chunks: list[tuple[int, int]], stall_ms: float) -> float:
+        """A step with `chunks` of (new, cached) tokens beside `batch` decodes over `context_tokens` in total."""
+        total = batch
+        attention = 0.0
+        for new, cached in chunks:
+            total += new
+            attention += new * (cached + new / 2)
+        return (
+            self.linear_ms(total)
+            + context_tokens * self.kv_read
+            + attention * self.attention
+            + self.step_fixed
+            + self.per_sequence * (batch + len(chunks))
+            + stall_ms
+        )
+
+
+def _interpolate(points: tuple[tuple[int, float], ...], tokens: list[float], n: float) -> float:
+    if n <= tokens[0]:
+        return points[0][1]
+    right = min(bisect_right(tokens, n), len(points) - 1)
+    (t0, v0), (t1, v1) = points[right - 1], points[right]
+    return v0 + (v1 - v0) * (n - t0) / (t1 - t0)
+
+
+def wire_ms(tokens: int, kv_bytes_per_token: int, bandwidth_gb_s: float) -> float:
+    """Time of the bytes alone: B(ψ)/β of the paper's Equation 2 (B.6)."""
+    return tokens * kv_bytes_per_token / (bandwidth_gb_s * 1e6)
+
+
+def injected_delay_ms(tokens: int, kv_bytes_per_token: int, target_gb_s: float, nvlink_gb_s: float = 150.0) -> float:
+    """The paper's Equation 2: what a slower link adds to a transfer that was measured over NVLink."""
+    return max(
+        0.0,
+        wire_ms(tokens, kv_bytes_per_token, target_gb_s) - wire_ms(tokens, kv_bytes_per_token, nvlink_gb_s),
+    )
+
+
+LLAMA_3_1_8B_H100 = EngineProfile(
+    name="llama-3.1-8b-h100",
+    model="llama-3.1-8b",
+    hardware="1x H100 80GB per engine",
+    provenance="fitted by hand to published measurements (4x H100, vLLM 0.13-dev); NIXL link constants are estimates",
+    # Medians of linear-layer kernels on an H100, scaled from a 7B to the 8B model.
+    linear_ms=((1, 6.4), (128, 7.2), (256, 10.2), (512, 13.2), (1024, 22.8), (2048, 43.5), (4096, 89.0)),
+    kv_read_ms_per_token=128 * KIB / 2.8e9,
+    attention_ms_per_token2=4 * 4096 * 32 / 4.0e11,
+    step_fixed_ms=1.3,
+    per_sequence_ms=0.06,
+    front_ms=12.0,
+    tokenise_ms_per_token=0.012,
+    first_token_ms=9.0,
+    kv_bytes_per_token=128 * KIB,
+    kv_capacity_tokens=390_000,
+    token_budget=8192,
+    max_sequences=1024,
+    block_tokens=16,
+    lease_s=30.0,
+    reuse_responses=True,
+    link=Link(fixed_ms=4.0, bandwidth_gb_s=50.0, hop_ms=12.0, receive_stall_ms=0.5),
+)
+
+LLAMA_3_1_70B_H100_TP4 = EngineProfile(
+    name="llama-3.1-70b-h100-tp4",
+    model="llama-3.1-70b",
+    hardware="4x H100 80GB (TP4) per engine",
+    provenance="derived: scaled from the 8B fit by weights, FLOPs and KV bytes; not measured; NIXL link constants are estimates",
+    linear_ms=((1, 16.0), (157, 16.0), (8192, 5.0 + 0.070 * 8192)),
+    kv_read_ms_per_token=80 * KIB / 2.8e9,  # each of four GPUs reads a quarter of 320 KiB
+    attention_ms_per_token2=4 * 8192 * 80 / 1.44e12,
+    step_fixed_ms=1.3,
+    per_sequence_ms=0.06,
+    front_ms=12.0,
+    tokenise_ms_per_token=0.012,
+    first_token_ms=9.0,
+    kv_bytes_per_token=320 * KIB,
+    kv_capacity_tokens=400_000,
+    token_budget=8192,
+    max_sequences=1024,
+    block_tokens=16,
+    lease_s=30.0,
+    reuse_responses=True,
+    link=Link(fixed_ms=4.0, bandwidth_gb_s=200.0, hop_ms=12.0, receive_stall_ms=0.5),
+)
+
+PROFILES: dict[str, EngineProfile] = {p.name: p for p in (LLAMA_3_1_8B_H100, LLAMA_3_1_70B_H100_TP4)}

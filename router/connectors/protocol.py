@@ -1,0 +1,61 @@
+"""What a connector is: a sans-I/O handshake. It says which leg to send next and judges the replies; it never waits or sends."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from ..placement import Placement
+from ..turn import NodeId, Turn
+
+
+class Purpose(StrEnum):
+    """What a leg is for."""
+
+    PREFILL = "prefill"
+    """Sent with stream off and one output token."""
+    DECODE = "decode"
+    """The client's own request; its answer is the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One upstream request: the client's body, with these parameters added. `not_after_s`: too late to send it then."""
+
+    node: NodeId
+    purpose: Purpose
+    kv_transfer_params: Mapping[str, object] | None = None
+    not_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LegReply:
+    """The answer of a prefill leg. `at_s` is when it came."""
+
+    status: int
+    prompt_tokens: int
+    cached_tokens: int | None
+    kv_transfer_params: Mapping[str, object] | None
+    at_s: float
+
+
+class HandshakeError(Exception):
+    """A prefill reply that must not reach a decode node; the prefill has to be done again. `leg` says whose reply it was."""
+
+    def __init__(self, leg: Leg, message: str) -> None:
+        super().__init__(f"{leg.node}: {message}")
+        self.leg = leg
+
+
+Handshake = Generator[Leg, LegReply, Leg]
+"""Yields legs whose reply it needs; returns the decode leg to launch."""
+
+
+class Connector(Protocol):
+    """One hand-over protocol."""
+
+    def handshake(self, turn: Turn, placement: Placement) -> Handshake:
+        """The legs of one turn. Raises HandshakeError on a reply that would hurt the decode node."""
+        ...

@@ -1,0 +1,384 @@
+"""The router without its sockets: what happens to a turn, step by step, as calls with the time as an argument.
+
+A shell (HTTP, or the simulator in virtual time) accepts a turn, drives the handshake of its flight, reports what it saw, and gets
+the record back at the end:
+
+    flight = core.accept(turn, now_s, coin)        # conversation, candidates, features, decision, placement
+    leg    = core.next_leg(flight, reply, now_s)   # until it is the decode leg
+    core.first_token(flight, now_s); record = core.complete(flight, ...)   |   core.end(flight, outcome, ...)
+
+A leg that fails before anything was sent to the client is planned again on other nodes, at most `MAX_ATTEMPTS` times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from estimators.length import LengthEstimator
+from estimators.rate import EventRate
+from slos.counts import SloCounts
+from slos.objective import Outcome, Slo, judge
+
+from .connectors.protocol import Connector, Handshake, HandshakeError, Leg, LegReply, Purpose
+from .conversations import Conversation, Conversations
+from .current import Current
+from .decision import Decision, decide
+from .features import TurnFeatures
+from .load import NodeLoad
+from .placement import (
+    Candidates,
+    Node,
+    NoNode,
+    Placement,
+    choose_decode,
+    choose_prefill,
+    eligible,
+    pick,
+)
+from .policy import Policy
+from .record import TurnRecord
+from .residency import Residency
+from .stopwatch import Stopwatch
+from .turn import NodeId, Reason, Role, Route, Turn
+
+MAX_ATTEMPTS = 4
+
+Decider = Callable[[Policy, TurnFeatures, float], Decision]
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A turn on its way. Owned by the core; the shell reads `leg`."""
+
+    turn: Turn
+    number: int
+    conversation: Conversation
+    features: TurnFeatures
+    decision: Decision
+    placement: Placement
+    handshake: Handshake
+    watch: Stopwatch
+    coin: float
+    leg: Leg | None = None
+    attempts: int = 1
+    avoid: set[NodeId] = field(default_factory=set)
+    booked_tokens: int = 0
+    decoding: bool = False
+    used_s: float | None = None
+    """When D's copy of the conversation had last been used before this turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A turn without a first token yet."""
+
+    model: str
+    turn: int
+    streaming: bool
+    age_s: float
+
+
+class RouterCore:
+    """Conversations, residency, load and the policy of one router process."""
+
+    def __init__(
+        self,
+        current: Current,
+        nodes: Iterable[Node],
+        connector: Connector,
+        slos: Sequence[Slo],
+        *,
+        start_s: float = 0.0,
+        decider: Decider = decide,
+        conversations: Conversations | None = None,
+    ) -> None:
+        self.current = current
+        self.nodes: dict[NodeId, Node] = {}
+        self.load: dict[NodeId, NodeLoad] = {}
+        self.residency = Residency()
+        self.conversations = conversations if conversations is not None else Conversations()
+        self.counts = SloCounts(slo.name for slo in slos)
+        self.residency_misses = 0
+        self._slos = tuple(slos)
+        self._connector = connector
+        self._decide = decider
+        self._rate = EventRate(start_s)
+        self._length = LengthEstimator()
+        self._flights: dict[str, Flight] = {}
+        self._topology = ""
+        for node in nodes:
+            self.nodes[node.id] = node
+            self.load[node.id] = NodeLoad()
+            self.residency.reset(node.id, node.kv_capacity_tokens)
+        self._rename()
+
+    # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def topology(self) -> str:
+        """The nodes in use, in the notation of the tables: `2P_2D`."""
+        return self._topology
+
+    def node_down(self, node: NodeId) -> None:
+        """The node is gone: nothing of what it cached or had outstanding remains. Its flights are reported by the shell."""
+        self.nodes[node].healthy = False
+        self.residency.reset(node, self.nodes[node].kv_capacity_tokens)
+        self.load[node].prefill.clear()
+        self.load[node].link.clear()
+        if self.nodes[node].role is not Role.PREFILL:
+            self.conversations.forget_node(node)
+        self._rename()
+
+    def node_up(self, node: NodeId) -> None:
+        """The node is back, with an empty cache."""
+        self.nodes[node].healthy = True
+        self.residency.reset(node, self.nodes[node].kv_capacity_tokens)
+        self._rename()
+
+    def _rename(self) -> None:
+        usable = [node.role for node in self.nodes.values() if node.usable]
+        counts = ((letter, usable.count(role)) for letter, role in (("P", Role.PREFILL), ("D", Role.DECODE), ("R", Role.REPLICA)))
+        self._topology = "_".join(f"{count}{letter}" for letter, count in counts if count)
+
+    # -- a turn --------------------------------------------------------------------------------------------------------
+
+    def accept(self, turn: Turn, now_s: float, coin: float) -> Flight:
+        """Plan a turn. Raises NoNode if nothing can decode it."""
+        conversation = self.conversations.open(turn.key, now_s)
+        self._rate.update(1, now_s)
+        number = conversation.turns + 1
+        features, candidates, decision = self._plan(turn, number, conversation, frozenset(), now_s, coin)
+        placement = pick(decision, features, candidates, self.load)
+        flight = Flight(
+            turn,
+            number,
+            conversation,
+            features,
+            decision,
+            placement,
+            self._connector.handshake(turn, placement),
+            Stopwatch(turn.accepted_s),
+            coin,
+        )
+        conversation.in_flight += 1
+        self._flights[turn.request_id] = flight
+        self._book(flight, now_s)
+        return flight
+
+    def next_leg(self, flight: Flight, reply: LegReply | None, now_s: float) -> Leg:
+        """The leg to send now: the first one (reply None), or the one after a prefill reply.
+
+        A reply that must not reach D, or one that comes too late for its lease, means a new plan. Raises NoNode when
+        there is no other node to try or the attempts are used up.
+        """
+        try:
+            if reply is None:
+                leg = next(flight.handshake)
+            else:
+                self._prefilled(flight, reply, now_s)
+                leg = flight.handshake.send(reply)
+        except StopIteration as stop:
+            leg = stop.value
+            if leg.not_after_s is not None and now_s > leg.not_after_s:
+                return self._replan(flight, now_s, Reason.PREFILL_FAILED)
+            self._launched(flight, now_s)
+        except HandshakeError as error:
+            flight.avoid.add(error.leg.node)
+            return self._replan(flight, now_s, Reason.PREFILL_FAILED)
+        flight.leg = leg
+        return leg
+
+    def leg_failed(self, flight: Flight, now_s: float) -> Leg:
+        """The leg failed before the client got anything: plan again without its node. Raises NoNode when that is no use."""
+        leg = flight.leg
+        assert leg is not None
+        flight.avoid.add(leg.node)
+        prefill = leg.purpose is Purpose.PREFILL
+        return self._replan(flight, now_s, Reason.PREFILL_FAILED if prefill else Reason.DECODE_FAILED)
+
+    def _replan(self, flight: Flight, now_s: float, reason: Reason) -> Leg:
+        if flight.decoding:
+            self.residency.drop(flight.placement.decode, flight.conversation.key)
+        self._unbook(flight, now_s)
+        flight.attempts += 1
+        if flight.attempts > MAX_ATTEMPTS:
+            raise NoNode(f"gave up after {MAX_ATTEMPTS} attempts")
+        features, candidates, decision = self._plan(
+            flight.turn, flight.number, flight.conversation, frozenset(flight.avoid), now_s, flight.coin
+        )
+        flight.features, flight.decision = features, replace(decision, reason=reason)
+        flight.placement = pick(decision, features, candidates, self.load)
+        flight.handshake = self._connector.handshake(flight.turn, flight.placement)
+        self._book(flight, now_s)
+        return self.next_leg(flight, None, now_s)
+
+    def first_token(self, flight: Flight, now_s: float) -> None:
+        """The first content went out to the client."""
+        flight.watch.token(now_s)
+        decode = self.load[flight.placement.decode]
+        decode.prefill.remove(flight.turn.request_id, now_s)
+        if flight.placement.prefill is not None:
+            self.load[flight.placement.prefill].link.remove(flight.turn.request_id, now_s)
+
+    def complete(
+        self,
+        flight: Flight,
+        now_s: float,
+        prompt_tokens: int,
+        output_tokens: int,
+        cached_tokens: int | None,
+    ) -> TurnRecord:
+        """The turn was answered; the counts are the engine's own (usage)."""
+        conversation, placement = flight.conversation, flight.placement
+        key = conversation.key
+        conversation.turns = max(conversation.turns, flight.number)
+        conversation.context_tokens = prompt_tokens + output_tokens
+        conversation.decode_node = placement.decode
+        conversation.length = self._length.update(flight.turn.model, conversation.length, output_tokens)
+        if placement.prefill is None and cached_tokens is not None:
+            believed = flight.features.prompt_tokens - flight.features.uncached_d
+            if cached_tokens < believed and flight.used_s is not None:
+                self.residency.missed(placement.decode, flight.used_s)
+                self.residency_misses += 1
+        kept = prompt_tokens + output_tokens - 1  # the last token has no KV yet
+        self.residency.store(placement.decode, key, kept, now_s)
+        return self._end(flight, now_s, Outcome.COMPLETED, prompt_tokens, output_tokens, cached_tokens)
+
+    def end(self, flight: Flight, now_s: float, outcome: Outcome, output_tokens: int = 0) -> TurnRecord:
+        """The turn ended otherwise: failed, timed out, or its client left. It counts as no turn of the conversation."""
+        if flight.decoding:
+            self.residency.drop(flight.placement.decode, flight.conversation.key)
+        return self._end(flight, now_s, outcome, 0, output_tokens, None)
+
+    def waiting(self, now_s: float) -> list[Waiting]:
+        """Turns without a first token, with their age: lower bounds of their TTFT."""
+        return [
+            Waiting(f.turn.model, f.number, f.turn.streaming, now_s - f.turn.accepted_s)
+            for f in self._flights.values()
+            if f.watch.first_s is None
+        ]
+
+    def flights(self) -> list[Flight]:
+        """Turns accepted and not ended, oldest first."""
+        return list(self._flights.values())
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _plan(
+        self, turn: Turn, number: int, conversation: Conversation, avoid: frozenset[NodeId], now_s: float, coin: float
+    ) -> tuple[TurnFeatures, Candidates, Decision]:
+        candidates = eligible(conversation, self.nodes.values(), avoid)
+        decode = choose_decode(candidates, self.residency, now_s)
+        policy = self.current.publication.policy_for(decode.id)
+        prompt = conversation.context_tokens + turn.new_tokens
+        latency = policy.latency(turn.model, self._topology)
+        prefill = choose_prefill(candidates, conversation, prompt, self.load, self.residency, latency, now_s)
+        load = self.load[decode.id]
+        qps = self.current.publication.fleet_qps
+        features = TurnFeatures(
+            model=turn.model,
+            turn=number,
+            n_ctx=conversation.context_tokens,
+            n_in=turn.new_tokens,
+            n_out=round(self._length.expected_tokens(turn.model, conversation.length, turn.max_tokens)),
+            uncached_d=decode.uncached_tokens(self.residency.held(decode.id, turn.key), prompt),
+            uncached_p=prompt if prefill is None else prefill[1],
+            p_backlog_ms=0.0 if prefill is None else self.load[prefill[0].id].prefill.ms(now_s),
+            link_backlog_ms=0.0 if prefill is None else self.load[prefill[0].id].link.ms(now_s),
+            d_backlog_ms=load.prefill.ms(now_s),
+            d_batch=load.sequences,
+            d_kv_tokens=load.kv_tokens,
+            d_kv_capacity_tokens=decode.kv_capacity_tokens,
+            qps=self._rate.rate_hz(now_s) if qps is None else qps,
+            topology=self._topology,
+            prefill=None if prefill is None else prefill[0].id,
+            decode=decode.id,
+            resident=candidates.home is not None,
+            replica=decode.role is Role.REPLICA,
+        )
+        return features, candidates, self._decide(policy, features, coin)
+
+    def _book(self, flight: Flight, now_s: float) -> None:
+        """Count the work of this plan on its nodes."""
+        features, placement = flight.features, flight.placement
+        policy = self.current.publication.policy_for(placement.decode)
+        latency = policy.latency(features.model, self._topology)
+        prompt, request_id = features.prompt_tokens, flight.turn.request_id
+        self.residency.touch(placement.decode, flight.conversation.key, prompt + features.n_out, now_s)
+        if latency is None:
+            return
+        if placement.prefill is None:
+            self.load[placement.decode].prefill.add(request_id, latency.prefill_ms(features.uncached_d, prompt), now_s)
+        else:
+            self.load[placement.prefill].prefill.add(request_id, latency.prefill_ms(features.uncached_p, prompt), now_s)
+
+    def _prefilled(self, flight: Flight, reply: LegReply, now_s: float) -> None:
+        node = flight.placement.prefill
+        assert node is not None
+        self.load[node].prefill.remove(flight.turn.request_id, now_s)
+        if reply.status != 200:
+            return
+        self.residency.store(node, flight.conversation.key, reply.prompt_tokens, now_s)
+        latency = self.current.publication.policy_for(flight.placement.decode).latency(flight.turn.model, self._topology)
+        if latency is not None:
+            self.load[node].link.add(flight.turn.request_id, latency.transfer_ms(flight.features.uncached_d), now_s)
+
+    def _launched(self, flight: Flight, now_s: float) -> None:
+        node, key = flight.placement.decode, flight.conversation.key
+        decode = self.load[node]
+        flight.decoding = True
+        flight.booked_tokens = flight.features.prompt_tokens + flight.features.n_out
+        decode.sequences += 1
+        decode.kv_tokens += flight.booked_tokens
+        flight.used_s = self.residency.used_s(node, key)
+        self.residency.store(node, key, flight.booked_tokens, now_s)
+
+    def _unbook(self, flight: Flight, now_s: float) -> None:
+        request_id, placement = flight.turn.request_id, flight.placement
+        decode = self.load[placement.decode]
+        decode.prefill.remove(request_id, now_s)
+        if flight.decoding:
+            flight.decoding = False
+            decode.sequences -= 1
+            decode.kv_tokens -= flight.booked_tokens
+        if placement.prefill is not None:
+            self.load[placement.prefill].prefill.remove(request_id, now_s)
+            self.load[placement.prefill].link.remove(request_id, now_s)
+
+    def _end(
+        self,
+        flight: Flight,
+        now_s: float,
+        outcome: Outcome,
+        prompt_tokens: int,
+        output_tokens: int,
+        cached_tokens: int | None,
+    ) -> TurnRecord:
+        self._unbook(flight, now_s)
+        flight.handshake.close()
+        flight.conversation.in_flight -= 1
+        del self._flights[flight.turn.request_id]
+        timing = flight.watch.read(now_s, output_tokens)
+        record = TurnRecord(
+            request_id=flight.turn.request_id,
+            model=flight.turn.model,
+            turn=flight.number,
+            streaming=flight.turn.streaming,
+            accepted_s=flight.turn.accepted_s,
+            ended_s=now_s,
+            features=flight.features,
+            decision=flight.decision,
+            placement=flight.placement,
+            attempts=flight.attempts,
+            ttft_s=timing.ttft_s,
+            tpot_s=timing.tpot_s,
+            e2e_s=timing.e2e_s,
+            output_tokens=output_tokens,
+            prompt_tokens=prompt_tokens,
+            cached_tokens=cached_tokens,
+            outcome=outcome,
+        )
+        for slo in self._slos:
+            self.counts.add(slo.name, judge(slo, record))
+        return record

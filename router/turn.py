@@ -1,0 +1,84 @@
+"""The vocabulary of routing: a turn, where it may run, why it ran there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, NewType
+
+NodeId = NewType("NodeId", str)
+
+
+class Role(StrEnum):
+    """What a node is for. A decode node may append-prefill; a replica prefills and decodes its own conversations."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    REPLICA = "replica"
+
+
+class Route(StrEnum):
+    """Where the prompt of a turn is computed: on the node that decodes (the paper's x=1), or on P with a KV transfer (x=0)."""
+
+    APPEND_LOCAL = "append_local"
+    PREFILL_TRANSFER = "prefill_transfer"
+
+
+class Reason(StrEnum):
+    """Why a turn took its route. The same word in logs, metrics, headers and dashboards."""
+
+    FIRST_TURN = "first_turn"
+    """Nobody holds the conversation's KV yet."""
+    SCORE = "score"
+    """Equation 1: the two sides of the trade-off, weighted."""
+    LOCAL_SLOWER = "local_slower"
+    """There is no trade-off: the local side is not faster."""
+    PINNED = "pinned"
+    """An operator fixed the share of local turns."""
+    EXPLORED = "explored"
+    """The coin chose the other side, within the exploration floor."""
+    KV_GUARD = "kv_guard"
+    """Local work would fill the decode node's KV memory."""
+    P_UNAVAILABLE = "p_unavailable"
+    """No prefill node can be used."""
+    REPLICA = "replica"
+    """A replica serves its conversations itself."""
+    PREFILL_FAILED = "prefill_failed"
+    """A prefill leg failed before anything was sent; the turn was planned again."""
+    DECODE_FAILED = "decode_failed"
+    """A decode leg failed before anything was sent; the turn was planned again."""
+    NO_TABLE = "no_table"
+    """No table for this model: the traditional route."""
+    NO_DATA = "no_data"
+    """`table: paper`: no measurement in reach of this cell: the traditional route."""
+    X0_FAILED = "x0_failed"
+    """`table: paper`: the transfer runs of this cell failed outright."""
+    X1_FAILED = "x1_failed"
+    """`table: paper`: the local runs of this cell failed, the transfer runs did not."""
+    RULE = "rule"
+    """A fixed rule to compare with (benchmarks only)."""
+
+
+class ConversationKey(NamedTuple):
+    """Whose conversation it is. `id` comes from the client or from a keyed hash of the message chain."""
+
+    tenant: str
+    model: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One request of one conversation, as accepted. `new_tokens` is what the client added since the last answer (estimated)."""
+
+    request_id: str
+    key: ConversationKey
+    new_tokens: int
+    max_tokens: int | None
+    streaming: bool
+    accepted_s: float
+
+    @property
+    def model(self) -> str:
+        """The model that the client asked for."""
+        return self.key.model

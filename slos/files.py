@@ -1,0 +1,25 @@
+"""Reading a file of SLOs from disk: the only I/O of this package, for the shells that load and reload it."""
+
+from pathlib import Path
+
+from .document import MAX_BYTES
+from .problem import Problem, SpecError
+from .spec import SloFile, load_slos
+
+
+def load_slo_file(path: Path) -> SloFile:
+    """Reads and checks `path`. Raises SpecError, also for a file that is missing, too large or not UTF-8."""
+    source = str(path)
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)  # one more than allowed is enough for `load_slos` to refuse it
+        return load_slos(data.decode("utf-8"), source)
+    except UnicodeDecodeError as error:
+        before = error.object[: error.start]
+        line, column = before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
+        message = f"byte 0x{error.object[error.start]:02x} is not UTF-8"
+        raise SpecError([Problem(source, line, column, "E110", message, "save the file as UTF-8")]) from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL byte
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        message = f"cannot be read: {reason}"
+        raise SpecError([Problem(source, 1, 1, "E110", message, "check the path")]) from None

@@ -1,0 +1,1 @@
+"""The tests; a package, so that tests/router can never be taken for the package router."""

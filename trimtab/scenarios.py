@@ -1,0 +1,79 @@
+"""The headline scenarios: traffic that stresses D in one phase and P in another, on an emulated fleet.
+
+H1 agents, one P out and back; H3 retrieval chat with an ingest tenant in the middle; H4 a day in five phases. Loads and SLOs are
+fixed: never tune them to a result. Source: docs/explanation/scenarios.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from emulator.workload import AGENT, CHAT, INGEST, PASTE, RAG, Phase
+from slos.objective import Match, Signal, Slo
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What runs, on what, and what is promised. The first `settle_s` of each phase are not judged."""
+
+    name: str
+    title: str
+    profile: str
+    topology: str
+    phases: tuple[Phase, ...]
+    slos: tuple[Slo, ...]
+    settle_s: float = 60.0
+
+    @property
+    def duration_s(self) -> float:
+        """Virtual seconds from first to last."""
+        return sum(phase.duration_s for phase in self.phases)
+
+
+def promises(ttft_s: float, tpot_s: float) -> tuple[Slo, ...]:
+    """P99 TTFT of later turns and P99 TPOT of all turns."""
+    return (
+        Slo("later-ttft", Signal.TTFT, 0.99, ttft_s, Match(turn_min=2)),
+        Slo("tpot", Signal.TPOT, 0.99, tpot_s),
+    )
+
+
+H1 = Scenario(
+    "H1",
+    "H1: agents, one prefill node out and back",
+    "llama-3.1-70b-h100-tp4",
+    "2P_2D",
+    (
+        Phase("agents 0.9/s", 240, ((AGENT, 0.9),)),
+        Phase("agents 0.6/s, one P out", 240, ((AGENT, 0.6),), out=("P1",)),
+        Phase("agents 0.9/s", 240, ((AGENT, 0.9),)),
+    ),
+    promises(2.0, 0.038),
+)
+H3 = Scenario(
+    "H3",
+    "H3: retrieval chat, an ingest tenant in the middle",
+    "llama-3.1-70b-h100-tp4",
+    "2P_2D",
+    (
+        Phase("retrieval chat 0.55/s", 240, ((RAG, 0.55),)),
+        Phase("retrieval chat 0.32/s + ingest 1.28/s", 240, ((RAG, 0.32), (INGEST, 1.28))),
+        Phase("retrieval chat 0.55/s", 240, ((RAG, 0.55),)),
+    ),
+    promises(2.5, 0.040),
+)
+H4 = Scenario(
+    "H4",
+    "H4: a day in five phases",
+    "llama-3.1-70b-h100-tp4",
+    "2P_2D",
+    (
+        Phase("chat 3.8/s", 200, ((CHAT, 3.8),)),
+        Phase("agents 0.9/s", 200, ((AGENT, 0.9),)),
+        Phase("agents 0.6/s, one P out", 200, ((AGENT, 0.6),), out=("P1",)),
+        Phase("paste 1.05/s", 200, ((PASTE, 1.05),)),
+        Phase("agents 0.9/s", 200, ((AGENT, 0.9),)),
+    ),
+    promises(2.5, 0.038),
+)
+SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in (H1, H3, H4)}
