@@ -182,7 +182,7 @@ class RouterCore:
             leg = stop.value
             if leg.not_after_s is not None and now_s > leg.not_after_s:
                 return self._replan(flight, now_s, Reason.PREFILL_FAILED)
-            self._launched(flight, now_s)
+            self._launched(flight)
         except HandshakeError as error:
             flight.avoid.add(error.leg.node)
             return self._replan(flight, now_s, Reason.PREFILL_FAILED)
@@ -324,7 +324,7 @@ class RouterCore:
         if latency is not None:
             self.load[node].link.add(flight.turn.request_id, latency.transfer_ms(flight.features.uncached_d), now_s)
 
-    def _launched(self, flight: Flight, now_s: float) -> None:
+    def _launched(self, flight: Flight) -> None:
         node, key = flight.placement.decode, flight.conversation.key
         decode = self.load[node]
         flight.decoding = True
@@ -332,7 +332,7 @@ class RouterCore:
         decode.sequences += 1
         decode.kv_tokens += flight.booked_tokens
         flight.used_s = self.residency.used_s(node, key)
-        self.residency.store(node, key, flight.booked_tokens, now_s)
+        self.residency.run(node, key, flight.booked_tokens)
 
     def _unbook(self, flight: Flight, now_s: float) -> None:
         request_id, placement = flight.turn.request_id, flight.placement

@@ -27,7 +27,10 @@ class _Ledger:
     capacity_tokens: float
     held: OrderedDict[ConversationKey, tuple[int, float]] = field(default_factory=OrderedDict)
     """(tokens, time of last use), least recently used first."""
+    running: dict[ConversationKey, int] = field(default_factory=dict)
+    """Tokens of conversations with a turn on the node: cannot be evicted."""
     total: int = 0
+    """Both together."""
     live: OrderedDict[ConversationKey, tuple[int, float]] = field(default_factory=OrderedDict)
     live_total: int = 0
 
@@ -46,28 +49,42 @@ class Residency:
 
     def held(self, node: NodeId, key: ConversationKey) -> int:
         """Tokens of the conversation that the node is believed to cache."""
-        return self._ledgers[node].held.get(key, (0, 0.0))[0]
+        ledger = self._ledgers[node]
+        if key in ledger.running:
+            return ledger.running[key]
+        return ledger.held.get(key, (0, 0.0))[0]
 
     def used_s(self, node: NodeId, key: ConversationKey) -> float | None:
-        """When the node's copy of the conversation was last used; None if there is none."""
+        """When the node's idle copy of the conversation was last used; None if there is none."""
         entry = self._ledgers[node].held.get(key)
         return None if entry is None else entry[1]
 
-    def store(self, node: NodeId, key: ConversationKey, tokens: int, now_s: float) -> None:
-        """The node holds this much of the conversation, or is about to: others make room."""
+    def run(self, node: NodeId, key: ConversationKey, tokens: int) -> None:
+        """A turn runs on the node and needs this much memory in the end: others make room."""
         ledger = self._ledgers[node]
-        held = ledger.held
-        ledger.total += tokens - held.get(key, (0, 0.0))[0]
-        held[key] = (tokens, now_s)
-        held.move_to_end(key)
-        while ledger.total > ledger.capacity_tokens and len(held) > 1:
-            _, (gone, _) = held.popitem(last=False)
-            ledger.total -= gone
+        self.drop(node, key)
+        ledger.running[key] = tokens
+        ledger.total += tokens
+        self._evict(ledger)
+
+    def store(self, node: NodeId, key: ConversationKey, tokens: int, now_s: float) -> None:
+        """The node holds this much of the conversation, idle from now on."""
+        ledger = self._ledgers[node]
+        self.drop(node, key)
+        ledger.held[key] = (tokens, now_s)
+        ledger.total += tokens
+        self._evict(ledger)
 
     def drop(self, node: NodeId, key: ConversationKey) -> None:
         """Nobody knows what the node holds of the conversation: a turn on it failed."""
         ledger = self._ledgers[node]
-        ledger.total -= ledger.held.pop(key, (0, 0.0))[0]
+        ledger.total -= ledger.held.pop(key, (0, 0.0))[0] + ledger.running.pop(key, 0)
+
+    @staticmethod
+    def _evict(ledger: _Ledger) -> None:
+        while ledger.total > ledger.capacity_tokens and ledger.held:
+            _, (gone, _) = ledger.held.popitem(last=False)
+            ledger.total -= gone
 
     def missed(self, node: NodeId, used_s: float) -> None:
         """The engine had evicted something last used at `used_s`: so it has all that was used before."""
