@@ -1,1 +1,1 @@
-"""An emulated vLLM fleet: step-time model, prefix cache, KV link. Of use alone; imports nothing else of ours."""
+"""An emulated vLLM fleet: step-time model, prefix cache, KV link. Of use alone: imports nothing of ours."""

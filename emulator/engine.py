@@ -1,13 +1,14 @@
-"""One emulated engine in virtual time: continuous batching under a token budget, chunked prefill, prefix cache, KV admission.
+"""One emulated engine in virtual time: continuous batching, chunked prefill, prefix cache, KV admission.
 
-Work is first come, first served. A step takes every running sequence (one token each) and, with what is left of the token budget,
-prompt chunks in order of arrival. Between two events the decode-only steps form an arithmetic series (each reads `batch` more tokens
-of context than the one before), so a stretch of them is one event with a closed-form end: time per run grows with events, not
-with tokens. What arrives during a stretch joins at the next step boundary, as in the real engine.
+Work is first come, first served. A step takes every running sequence (one token each) and, with what is left
+of the token budget, prompt chunks in order of arrival. Between two events the decode-only steps form an
+arithmetic series (each reads `batch` more tokens of context than the one before), so a stretch of them is one
+event with a closed-form end: time per run grows with events, not with tokens. What arrives during a stretch
+joins at the next step boundary, as in the real engine.
 
-Three kinds of job: *prefill* (a P node's leg: compute the prompt, keep it under a lease), *full* (prompt and answer here), *receive*
-(the prompt's KV is pulled from a P node, then the answer here). Memory for prompt and whole answer is reserved at admission;
-there is no preemption.
+Three kinds of job: *prefill* (a P node's leg: compute the prompt, keep it under a lease), *full* (prompt and
+answer here), *receive* (the prompt's KV is pulled from a P node as soon as there is memory for it, then the
+answer here). Memory for prompt and whole answer is reserved at admission; there is no preemption.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Kind(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One request on one engine. The callbacks get the virtual time in seconds at which the caller sees the event."""
+    """One request on one engine. Callbacks get the time in seconds at which the caller sees the event."""
 
     request_id: str
     kind: Kind
@@ -54,6 +55,8 @@ class Job:
     ended: bool = False
     streaming: bool = False
     """The first token is out."""
+    muted: bool = False
+    """The client left or has been told of a failure: no callback follows."""
 
 
 @dataclass(slots=True)
@@ -110,15 +113,16 @@ class Engine:
         self._running: list[tuple[int, int, Job]] = []
         self._first_pending: list[Job] = []
         self._arrived: list[Job] = []
-        self._loading: set[Job] = set()
-        self._fronting: set[Job] = set()
+        # Dicts as sets that keep their order: a run must not depend on where objects lie in memory.
+        self._loading: dict[Job, None] = {}
+        self._fronting: dict[Job, None] = {}
         self._context_tokens = 0
         self._stretch: _Stretch | None = None
         self._plan = 0
         self._order = 0
         self._aborted = False
 
-    # -- the front ---------------------------------------------------------------------------------------------------
+    # -- the front -------------------------------------------------------------------------------------------
 
     def submit(self, job: Job) -> None:
         """Take a request now. It reaches the scheduler after the front's time."""
@@ -130,12 +134,18 @@ class Engine:
         if job.kind is Kind.RECEIVE:
             front_ms = p.link.hop_ms
         else:
-            front_ms = p.front_ms + p.tokenise_ms_per_token * (job.prompt_tokens - self.cache.hit_tokens(job.prompt))
-        self._fronting.add(job)
+            front_ms = p.front_ms + p.tokenise_ms_per_token * (
+                job.prompt_tokens - self.cache.hit_tokens(job.prompt)
+            )
+        self._fronting[job] = None
         self._events.after(front_ms / 1e3, self._enqueue, job, self.epoch)
 
     def abort(self, job: Job) -> None:
-        """The client left. Memory is free at the next step boundary; no callback follows."""
+        """The client left: no callback follows.
+
+        Memory is free at the next step boundary; if the KV is on its way, at the first after it has arrived.
+        """
+        job.muted = True
         if job.ended:
             return
         job.ended = True
@@ -150,8 +160,8 @@ class Engine:
         if not self.alive:
             return
         self.alive = False
-        jobs = [*self._waiting, *self._chunking, *(job for _, _, job in sorted(self._running, key=lambda e: e[1]))]
-        jobs += [*self._arrived, *sorted(self._loading | self._fronting, key=lambda j: j.request_id)]
+        jobs = [*self._waiting, *self._chunking, *(job for _, _, job in self._by_order())]
+        jobs += [*self._arrived, *self._loading, *self._fronting]
         self._waiting.clear()
         self._chunking.clear()
         self._running.clear()
@@ -171,7 +181,7 @@ class Engine:
         """A new, empty process."""
         self.alive = True
 
-    # -- what /metrics would say ---------------------------------------------------------------------------------------
+    # -- what /metrics would say -----------------------------------------------------------------------------
 
     @property
     def running(self) -> int:
@@ -185,22 +195,26 @@ class Engine:
 
     @property
     def kv_usage(self) -> float:
-        """Share of the KV memory held by running requests and leases, 0..1 (idle cached blocks count as free)."""
+        """Share of the KV memory held by running requests and leases, 0..1 (idle cached blocks are free)."""
         return self.cache.in_use_tokens / self.cache.capacity_tokens
 
-    # -- the scheduler -------------------------------------------------------------------------------------------------
+    # -- the scheduler ---------------------------------------------------------------------------------------
 
     def _enqueue(self, job: Job, epoch: int) -> None:
-        self._fronting.discard(job)
+        self._fronting.pop(job, None)
         if job.ended or epoch != self.epoch:
             return
         self._waiting.append(job)
-        self._wake()
+        if job.kind is Kind.RECEIVE and len(self._waiting) == 1:
+            # A transfer needs memory, not a step: it starts at once if there is room, joins when it arrived.
+            self._admit()
+        if self._waiting:
+            self._wake()
 
     def _received(self, job: Job, epoch: int, ok: bool) -> None:
         if epoch != self.epoch:
             return
-        self._loading.discard(job)
+        self._loading.pop(job, None)
         if ok or job.ended:
             self._arrived.append(job)
         else:  # kv_load_failure_policy=fail, vLLM's default
@@ -241,16 +255,21 @@ class Engine:
             self.busy_s += now - stretch.start_s
             self.steps_done += stretch.steps
             self._context_tokens += len(self._running) * stretch.steps
-            self._finish(finished, stretch)
         if self._aborted:
             self._aborted = False
             self._drop_aborted()
+        if stretch is not None:
+            self._finish(finished, stretch)
         stall_ms = self._join_received()
         self._admit()
         # Compose before callbacks run: what they submit meets a busy engine, as it would over a network.
         self._compose(now, stall_ms)
         seen_s = now + self.profile.first_token_ms / 1e3
         for job, last in finished:
+            if job.muted:  # by an earlier callback
+                if job.kind is Kind.PREFILL:
+                    self.let_go(job)
+                continue
             if not last:
                 if job.on_first is not None:
                     job.on_first(job, seen_s)
@@ -259,22 +278,20 @@ class Engine:
 
     def _finish(self, finished: list[tuple[Job, bool]], stretch: _Stretch) -> None:
         for job in self._first_pending:
-            if not job.ended:
-                job.streaming = True
-                finished.append((job, False))
+            job.streaming = True
+            finished.append((job, False))
         self._first_pending.clear()
         running = self._running
         while running and running[0][0] <= self.steps_done:
             _, _, job = heappop(running)
-            self._context_tokens -= job.prompt_tokens + job.output_tokens - (0 if job.kind is Kind.RECEIVE else 1)
-            if not job.ended:
-                self._complete(job)
-                finished.append((job, True))
-            elif job.grant is not None:
-                self._free(job)
+            self._context_tokens -= self._context(job, job.output_tokens)
+            self._complete(job)
+            finished.append((job, True))
         for job, new in stretch.chunks:
+            if job.ended:  # aborted
+                continue
             job.left -= new
-            if job.left > 0 or job.ended:
+            if job.left > 0:
                 continue
             self._chunking.remove(job)
             if job.kind is Kind.PREFILL:
@@ -313,7 +330,7 @@ class Engine:
             if job.ended:
                 waiting.popleft()
                 continue
-            if self.running + len(self._loading) >= self.profile.max_sequences:
+            if self.running + len(self._loading) + len(self._arrived) >= self.profile.max_sequences:
                 return
             try:
                 grant = self.cache.admit(job.prompt, job.output_tokens)
@@ -329,7 +346,7 @@ class Engine:
             job.left = job.prompt_tokens - grant.hit_tokens
             if job.kind is Kind.RECEIVE:
                 assert job.transfer is not None
-                self._loading.add(job)
+                self._loading[job] = None
                 job.transfer(job, partial(self._received, job, self.epoch))
             else:
                 self._chunking.append(job)
@@ -352,27 +369,36 @@ class Engine:
         elif batch:
             steps = 1 if self._first_pending else self._running[0][0] - self.steps_done
             kv = self._time.kv_read
-            stretch = _Stretch(
-                now_s, steps, self._time.decode_base_ms(batch) + stall_ms, kv * self._context_tokens, kv * batch
-            )
+            base = self._time.decode_base_ms(batch) + stall_ms
+            stretch = _Stretch(now_s, steps, base, kv * self._context_tokens, kv * batch)
         else:
             return
         self._stretch = stretch
         self._schedule(stretch)
 
     def _drop_aborted(self) -> None:
+        self._waiting = deque(job for job in self._waiting if not job.ended)
+        self._first_pending = [job for job in self._first_pending if not job.ended]
         for job in [job for job in self._chunking if job.ended]:
             self._chunking.remove(job)
             self._free(job)
-        for finish, _, job in self._running:
+        for finish, _, job in self._by_order():
             if job.ended:
-                made = job.output_tokens - (finish - self.steps_done)
-                self._context_tokens -= job.prompt_tokens + made - (0 if job.kind is Kind.RECEIVE else 1)
+                self._context_tokens -= self._context(job, job.output_tokens - (finish - self.steps_done))
                 self._free(job)
         self._running = [entry for entry in self._running if not entry[2].ended]
         heapify(self._running)
 
-    # -- memory --------------------------------------------------------------------------------------------------------
+    def _by_order(self) -> list[tuple[int, int, Job]]:
+        """Running sequences in the order in which they began to decode."""
+        return sorted(self._running, key=lambda entry: entry[1])
+
+    @staticmethod
+    def _context(job: Job, made: int) -> int:
+        """Tokens of KV that a sequence has when `made` tokens of its answer are out."""
+        return job.prompt_tokens + made - (0 if job.kind is Kind.RECEIVE else 1)
+
+    # -- memory ----------------------------------------------------------------------------------------------
 
     def _complete(self, job: Job) -> None:
         job.ended = True
@@ -400,6 +426,6 @@ class Engine:
     def _fail(self, job: Job) -> None:
         if job.ended:
             return
-        job.ended = True
+        job.ended = job.muted = True
         job.grant = None
         job.on_failed(job, self._events.now_s)

@@ -1,10 +1,11 @@
 """A fleet of emulated engines: nodes by notation, the NIXL hand-over between them, death and return.
 
-`call` is what an HTTP request is to the real thing. A prefill leg answers with `kv_transfer_params` in the shape that vLLM's
-NIXL connector uses; a decode leg that carries them pulls only what its node lacks, over P's link, one transfer at a time.
-P keeps a prefilled prompt for `lease_s`; the reader's heartbeats keep it from the moment the request is at D until it is read.
-What a wrong hand-over does to a real engine happens here too: null blocks or no request id kill the engine, an
-expired lease is read as garbage and counted in `poisoned_reads`.
+`call` is what an HTTP request is to the real thing. A prefill leg answers with `kv_transfer_params` in the
+shape that vLLM's NIXL connector uses; a decode leg that carries them pulls only what its node lacks, over P's
+link, one transfer at a time. P keeps a prefilled prompt for `lease_s`; the reader's heartbeats keep it from
+the moment the request is at D until it is read. What a wrong hand-over does to a real engine happens here
+too: null blocks or no request id kill the engine; a read after the lease's end (expired, or read before)
+brings garbage and is counted in `poisoned_reads`; a read from a P that is gone fails D's request.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def parse_topology(notation: str) -> dict[Role, int]:
     for part in notation.split("_"):
         match = re.fullmatch(r"([1-9]\d{0,3})([PDR])", part)
         if match is None or Role(match[2]) in counts:
-            raise ValueError(f"topology {notation!r}: {part!r} is not a count and a role; write e.g. 1P_3D, 2P_2D or 4R")
+            raise ValueError(
+                f"topology {notation!r}: {part!r} is not a count and a role; write e.g. 1P_3D, 2P_2D or 4R"
+            )
         counts[Role(match[2])] = int(match[1])
     if not counts.get(Role.DECODE) and not counts.get(Role.REPLICA):
         raise ValueError(f"topology {notation!r} has nobody to decode; add D or R nodes, e.g. 2P_2D")
@@ -113,19 +116,21 @@ class Fleet:
     @property
     def open_leases(self) -> int:
         """Prefilled prompts that nobody has read yet."""
-        return len(self._leases)
+        return sum(self._owner_lives(lease) for lease in self._leases.values())
 
     def kill(self, node: str) -> None:
         """The node's process dies now."""
-        self.engines[node].kill()
         self._links_busy_until_s[node] = 0.0
+        self.engines[node].kill()
 
     def revive(self, node: str) -> None:
         """The node comes back, empty."""
         self.engines[node].revive()
 
-    def call(self, node: str, request: Request, on_first: OnFirst | None, on_done: OnDone, on_failed: OnFailed) -> Call:
-        """Send a request to a node at the current time. Exactly one of on_done and on_failed(status) follows, unless aborted."""
+    def call(
+        self, node: str, request: Request, on_first: OnFirst | None, on_done: OnDone, on_failed: OnFailed
+    ) -> Call:
+        """Send a request to a node now. One of on_done and on_failed(status) follows, unless aborted."""
         params = request.kv_transfer_params
         if params is not None and params.get("do_remote_decode"):
             kind = Kind.PREFILL
@@ -183,16 +188,23 @@ class Fleet:
         lease = self._leases.get(remote_id)
         if lease is not None:
             lease.reader = job
-        else:
-            self.poisoned_reads += 1
-        job.transfer = lambda job, arrived: self._pull(remote_id, lease, job, arrived)
+        owner = self.engines.get(str(params.get("remote_engine_id")))
+        job.transfer = lambda job, arrived: self._pull(remote_id, owner, lease, job, arrived)
 
-    def _pull(self, remote_id: str, lease: _Lease | None, job: Job, arrived: Callable[[bool], None]) -> None:
-        if lease is None:
-            self.events.after(0.0, arrived, True)
-            return
-        if self.engines[lease.owner].epoch != lease.epoch or lease.over:
+    def _pull(
+        self,
+        remote_id: str,
+        owner: Engine | None,
+        lease: _Lease | None,
+        job: Job,
+        arrived: Callable[[bool], None],
+    ) -> None:
+        if owner is None or not owner.alive or (lease is not None and not self._owner_lives(lease)):
             self.events.after(0.0, arrived, False)
+            return
+        if lease is None or lease.over:
+            self.poisoned_reads += 1
+            self.events.after(0.0, arrived, True)
             return
         link = self.profile.link
         start_s = max(self.events.now_s, self._links_busy_until_s[lease.owner])
@@ -202,8 +214,7 @@ class Fleet:
         self.events.at(start_s + took_ms / 1e3, self._pulled, remote_id, lease, arrived)
 
     def _pulled(self, remote_id: str, lease: _Lease, arrived: Callable[[bool], None]) -> None:
-        owner = self.engines[lease.owner]
-        ok = owner.epoch == lease.epoch
+        ok = self._owner_lives(lease)
         if ok:
             self._close(remote_id, lease)
         arrived(ok)
@@ -212,7 +223,7 @@ class Fleet:
         lease = self._leases.get(remote_id)
         if lease is None:
             return
-        if self.engines[lease.owner].epoch == lease.epoch:
+        if self._owner_lives(lease):
             if lease.reader is not None and not lease.reader.ended:  # the reader's heartbeats keep it
                 self.events.after(self.profile.lease_s, self._expire, remote_id)
                 return
@@ -223,5 +234,9 @@ class Fleet:
         if not lease.over:
             lease.over = True
             self._leases.pop(remote_id, None)
-            if self.engines[lease.owner].epoch == lease.epoch:
+            if self._owner_lives(lease):
                 self.engines[lease.owner].let_go(lease.job)
+
+    def _owner_lives(self, lease: _Lease) -> bool:
+        """Whether the process that holds the prompt still runs."""
+        return self.engines[lease.owner].epoch == lease.epoch

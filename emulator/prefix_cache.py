@@ -1,12 +1,13 @@
 """One node's KV memory: what is in use, what is cached, what is evicted first.
 
-A prompt is a path of segments (key, tokens). A key stands for its content and everything before it, so it grows only at its end: a
-conversation can be one growing segment, or a chain of messages below a shared system prompt. Hits are whole blocks and leave at
-least one token to compute, as in vLLM. Eviction takes the least recently used segment first and its tail before its head; a
-segment is never evicted before what follows it.
+A prompt is a path of segments (key, tokens). A key stands for its content and everything before it, so it
+grows only at its end: a conversation can be one growing segment, or a chain of messages below a shared system
+prompt. Hits are whole blocks and leave at least one token to compute, as in vLLM. A running request pins its
+hit and nothing beyond it. Eviction takes the least recently used segment first and its tail before its head;
+a segment is never evicted before what follows it.
 
-Memory is counted in tokens: resident (cached, pinned or idle) + reserved (running requests: what they lack and will generate).
-Left out: requests of one chain that run at once share nothing until the first ends.
+Memory is counted in tokens: resident (cached, pinned or idle) + reserved (running requests: what they lack
+and will generate). Left out: requests of one chain that run at once share nothing until the first ends.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ def prompt_tokens(prompt: Prompt) -> int:
 @dataclass(slots=True)
 class _Segment:
     tokens: int
-    pins: int = 0
+    pins: list[int] = field(default_factory=list)
+    """How many of its tokens, from its head, each running request holds."""
+
+    @property
+    def idle(self) -> int:
+        """Tokens at its tail that nobody holds."""
+        return self.tokens - max(self.pins, default=0)
 
 
 @dataclass(slots=True)
@@ -36,13 +43,23 @@ class Grant:
     hit_tokens: int
     reserved_tokens: int
     generation: int
-    pinned: list[str] = field(default_factory=list)
+    pinned: list[tuple[str, int]] = field(default_factory=list)
 
 
 class PrefixCache:
     """KV memory of `capacity_tokens` in blocks of `block_tokens`."""
 
-    __slots__ = ("_block", "_generation", "_idle", "_idle_tokens", "_segments", "capacity_tokens", "evicted_tokens", "reserved_tokens", "resident_tokens")
+    __slots__ = (
+        "_block",
+        "_generation",
+        "_idle",
+        "_idle_tokens",
+        "_segments",
+        "capacity_tokens",
+        "evicted_tokens",
+        "reserved_tokens",
+        "resident_tokens",
+    )
 
     def __init__(self, capacity_tokens: int, block_tokens: int) -> None:
         if capacity_tokens <= 0 or block_tokens <= 0:
@@ -68,42 +85,49 @@ class PrefixCache:
                 got = 0 if segment is None else min(segment.tokens, tokens)
                 hit += got
                 matching = got == tokens
-        hit = min(hit, total - 1)
+        hit = max(0, min(hit, total - 1))
         return hit - hit % self._block
 
     def admit(self, prompt: Prompt, output_tokens: int) -> Grant | None:
-        """Reserve room for what the prompt lacks and `output_tokens`; None if it does not fit now.
+        """Reserve room for what the prompt lacks and the output; None, and no change, if it does not fit now.
 
-        Raises ValueError if it could never fit.
+        Raises ValueError if it could never fit, or if there is nothing to compute or to generate.
         """
         total = prompt_tokens(prompt)
+        if total < 1 or output_tokens < 1 or any(tokens < 1 for _, tokens in prompt):
+            raise ValueError("a request needs one token or more in each part of its prompt and in its output")
         if total + output_tokens > self.capacity_tokens:
             raise ValueError(
-                f"{total} prompt + {output_tokens} output tokens exceed the {self.capacity_tokens} tokens of KV on this node"
+                f"{total} prompt + {output_tokens} output tokens exceed this node's {self.capacity_tokens}"
             )
         hit = self.hit_tokens(prompt)
         grant = Grant(prompt, hit, total - hit + output_tokens, self._generation)
         left = hit
+        evictable = self._idle_tokens
         for key, tokens in prompt:
             if left <= 0:
                 break
-            segment = self._segments[key]
-            segment.pins += 1
-            if key in self._idle:
-                del self._idle[key]
-                self._idle_tokens -= segment.tokens
-            grant.pinned.append(key)
-            left -= tokens
-        if not self._make_room(grant.reserved_tokens):
-            self._unpin(grant)
+            segment, held = self._segments[key], min(left, tokens)
+            grant.pinned.append((key, held))
+            evictable -= max(0, held - (segment.tokens - segment.idle))
+            left -= held
+        short = grant.reserved_tokens + self.resident_tokens + self.reserved_tokens - self.capacity_tokens
+        if short > evictable:
             return None
+        for key, held in grant.pinned:
+            self._pin(key, held)
+        self._evict(short)
         self.reserved_tokens += grant.reserved_tokens
         return grant
 
     def release(self, grant: Grant, kept: Prompt) -> None:
-        """End a request; `kept` is the path whose KV stays cached (empty: nothing new stays). A grant from before `clear` is void."""
+        """End a request; `kept` is the path whose KV stays cached (empty: nothing new stays).
+
+        A grant from before `clear` is void, and so is one that was released.
+        """
         if grant.generation != self._generation:
             return
+        grant.generation = -1
         self.reserved_tokens -= grant.reserved_tokens
         for key, tokens in kept:
             segment = self._segments.get(key)
@@ -113,10 +137,11 @@ class PrefixCache:
             if grown > 0:
                 segment.tokens = tokens
                 self.resident_tokens += grown
-                if key in self._idle:
-                    self._idle_tokens += grown
-        self._unpin(grant)
-        for key, _ in reversed(kept):  # children first, so that they are evicted first
+                self._idle_tokens += grown
+        for key, held in reversed(grant.pinned):  # children first, so that they are evicted first
+            self._unpin(key, held)
+            self._rest(key)
+        for key, _ in reversed(kept):
             self._rest(key)
 
     @property
@@ -133,38 +158,36 @@ class PrefixCache:
         self.resident_tokens = 0
         self.reserved_tokens = 0
 
-    def _unpin(self, grant: Grant) -> None:
-        for key in reversed(grant.pinned):
-            segment = self._segments.get(key)
-            if segment is not None:
-                segment.pins -= 1
-                self._rest(key)
-        grant.pinned.clear()
+    def _pin(self, key: str, held: int) -> None:
+        segment = self._segments[key]
+        self._idle_tokens -= segment.idle
+        segment.pins.append(held)
+        self._idle_tokens += segment.idle
+        if not segment.idle:
+            self._idle.pop(key, None)
+
+    def _unpin(self, key: str, held: int) -> None:
+        segment = self._segments[key]
+        self._idle_tokens -= segment.idle
+        segment.pins.remove(held)
+        self._idle_tokens += segment.idle
 
     def _rest(self, key: str) -> None:
-        segment = self._segments[key]
-        if segment.pins > 0:
-            return
-        if key in self._idle:
-            self._idle.move_to_end(key)
-        else:
+        if self._segments[key].idle:
             self._idle[key] = None
-            self._idle_tokens += segment.tokens
+            self._idle.move_to_end(key)
 
-    def _make_room(self, tokens: int) -> bool:
-        short = tokens + self.resident_tokens + self.reserved_tokens - self.capacity_tokens
-        if short > self._idle_tokens:
-            return False
-        while short > 0:
+    def _evict(self, tokens: int) -> None:
+        while tokens > 0:
             key = next(iter(self._idle))
             segment = self._segments[key]
-            take = min(short, segment.tokens)
+            take = min(tokens, segment.idle)
             segment.tokens -= take
             self.resident_tokens -= take
             self._idle_tokens -= take
             self.evicted_tokens += take
-            short -= take
-            if segment.tokens == 0:
-                del self._segments[key]
+            tokens -= take
+            if not segment.idle:
                 del self._idle[key]
-        return True
+            if not segment.tokens:
+                del self._segments[key]

@@ -1,12 +1,14 @@
 """Engine profiles: the step-time model as data.
 
-One engine iteration with b decodes over K tokens of context and prefill chunks (m_i new tokens on c_i cached) takes
+One engine iteration with b decodes over K tokens of context and prefill chunks (m_i new tokens on c_i cached)
+takes, in ms,
 
-    linear(b + Σ m_i) + K·kv_read + Σ attention·m_i·(c_i + m_i/2) + step_fixed + per_sequence·(b + chunks) + stall   [ms]
+    linear(b + Σ m_i) + K·kv_read + Σ attention·m_i·(c_i + m_i/2) + step_fixed + per_seq·(b + chunks) + stall
 
-`linear` is a piecewise-linear table of GEMM time over the tokens in the step. A request meets `front` and `tokenise` before the
-engine's scheduler sees it and `first_token` after its step ends. Source: the fit to measured H100 points described in
-docs/explanation/emulator.md; `provenance` says per profile what was fitted and what was derived.
+`linear` is a piecewise-linear table of GEMM time over the tokens in the step. A request meets `front` and
+`tokenise` before the engine's scheduler sees it and `first_token` after its step ends. Source: the fit to
+measured H100 points described in docs/explanation/emulator.md; `provenance` says per profile what was fitted
+and what was derived.
 
 Left out: CUDA-graph and first-request jitter, preemption, speculative decoding.
 """
@@ -15,6 +17,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import inf
 
 KIB = 1024
 _DENSE_TOKENS = 16_384  # steps up to twice the token budget are looked up, longer ones extrapolated
@@ -22,19 +26,28 @@ _DENSE_TOKENS = 16_384  # steps up to twice the token budget are looked up, long
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The KV path of one prefill node: transfers are served one after the other, each `fixed_ms` + bytes / bandwidth."""
+    """The KV path of one prefill node: one transfer at a time, each `fixed_ms` + bytes / bandwidth."""
 
     fixed_ms: float
     bandwidth_gb_s: float
     hop_ms: float
-    """Once per transferred turn: P's reply, the router and D's front, before D's scheduler sees the request."""
+    """Once per transferred turn: P's reply, the router and D's front, until D's scheduler has the request."""
     receive_stall_ms: float
     """Added to the D step in which a received sequence starts to decode."""
+
+    def __post_init__(self) -> None:
+        _require(
+            "link",
+            0 < self.bandwidth_gb_s < inf,
+            f"bandwidth must be positive, got {self.bandwidth_gb_s} GB/s",
+        )
+        times = (self.fixed_ms, self.hop_ms, self.receive_stall_ms)
+        _require("link", all(0 <= ms < inf for ms in times), f"times must be 0 ms or more, got {times}")
 
 
 @dataclass(frozen=True, slots=True)
 class EngineProfile:
-    """Constants of one model on one kind of hardware. Times in ms, sizes in tokens unless the name says otherwise."""
+    """Constants of one model on one kind of hardware. Sizes are in tokens unless the name says otherwise."""
 
     name: str
     model: str
@@ -57,10 +70,29 @@ class EngineProfile:
     reuse_responses: bool
     link: Link
 
+    def __post_init__(self) -> None:
+        who, points = f"profile {self.name}", self.linear_ms
+        at = [tokens for tokens, _ in points]
+        rising = len(at) > 1 and at[0] >= 0 and at == sorted(set(at))
+        _require(who, rising, "linear_ms needs two or more points with rising token counts")
+        _require(who, all(0 < ms < inf for _, ms in points), "linear_ms needs positive times")
+        _require(who, points[-1][1] >= points[-2][1], "linear_ms must not fall at its end")
+        costs = (
+            self.kv_read_ms_per_token,
+            self.attention_ms_per_token2,
+            self.step_fixed_ms,
+            self.per_sequence_ms,
+        )
+        delays = (self.front_ms, self.tokenise_ms_per_token, self.first_token_ms)
+        _require(who, all(0 <= ms < inf for ms in (*costs, *delays)), "times must be 0 ms or more")
+        sizes = (self.kv_bytes_per_token, self.kv_capacity_tokens, self.max_sequences, self.block_tokens)
+        _require(who, all(size >= 1 for size in sizes), f"sizes must be 1 or more, got {sizes}")
+        # As vLLM demands: else a full batch leaves no room for a chunk and prompts starve.
+        _require(who, self.token_budget >= self.max_sequences, "token_budget must not be below max_sequences")
+        _require(who, 0 < self.lease_s < inf, f"lease_s must be positive, got {self.lease_s}")
+
     def with_bandwidth(self, gb_s: float) -> EngineProfile:
         """The same engine behind a link of another speed, in GB/s."""
-        if not gb_s > 0:
-            raise ValueError(f"bandwidth must be positive, got {gb_s} GB/s")
         return replace(self, link=replace(self.link, bandwidth_gb_s=gb_s))
 
 
@@ -70,12 +102,8 @@ class StepTime:
     __slots__ = ("_dense", "_tail_slope", "attention", "kv_read", "per_sequence", "step_fixed")
 
     def __init__(self, profile: EngineProfile) -> None:
-        points = profile.linear_ms
-        tokens = [float(at) for at, _ in points]
-        if len(points) < 2 or sorted(set(tokens)) != tokens:
-            raise ValueError(f"profile {profile.name}: linear_ms needs two or more points with rising token counts")
-        self._dense = [_interpolate(points, tokens, float(n)) for n in range(_DENSE_TOKENS + 1)]
-        (t0, v0), (t1, v1) = points[-2:]
+        self._dense = _dense(profile.linear_ms)
+        (t0, v0), (t1, v1) = profile.linear_ms[-2:]
         self._tail_slope = (v1 - v0) / (t1 - t0)
         self.kv_read = profile.kv_read_ms_per_token
         self.attention = profile.attention_ms_per_token2
@@ -90,10 +118,12 @@ class StepTime:
 
     def decode_base_ms(self, batch: int) -> float:
         """The part of a decode-only step that does not depend on the context."""
-        return self._dense[batch] + self.step_fixed + self.per_sequence * batch
+        return self.linear_ms(batch) + self.step_fixed + self.per_sequence * batch
 
-    def mixed_ms(self, batch: int, context_tokens: int, chunks: list[tuple[int, int]], stall_ms: float) -> float:
-        """A step with `chunks` of (new, cached) tokens beside `batch` decodes over `context_tokens` in total."""
+    def mixed_ms(
+        self, batch: int, context_tokens: int, chunks: list[tuple[int, int]], stall_ms: float
+    ) -> float:
+        """A step with `chunks` of (new, cached) tokens beside `batch` decodes over `context_tokens`."""
         total = batch
         attention = 0.0
         for new, cached in chunks:
@@ -109,6 +139,17 @@ class StepTime:
         )
 
 
+def _require(who: str, holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ValueError(f"{who}: {otherwise}")
+
+
+@lru_cache(maxsize=32)
+def _dense(points: tuple[tuple[int, float], ...]) -> tuple[float, ...]:
+    tokens = [float(at) for at, _ in points]
+    return tuple(_interpolate(points, tokens, float(n)) for n in range(_DENSE_TOKENS + 1))
+
+
 def _interpolate(points: tuple[tuple[int, float], ...], tokens: list[float], n: float) -> float:
     if n <= tokens[0]:
         return points[0][1]
@@ -122,7 +163,9 @@ def wire_ms(tokens: int, kv_bytes_per_token: int, bandwidth_gb_s: float) -> floa
     return tokens * kv_bytes_per_token / (bandwidth_gb_s * 1e6)
 
 
-def injected_delay_ms(tokens: int, kv_bytes_per_token: int, target_gb_s: float, nvlink_gb_s: float = 150.0) -> float:
+def injected_delay_ms(
+    tokens: int, kv_bytes_per_token: int, target_gb_s: float, nvlink_gb_s: float = 150.0
+) -> float:
     """The paper's Equation 2: what a slower link adds to a transfer that was measured over NVLink."""
     return max(
         0.0,
@@ -134,7 +177,8 @@ LLAMA_3_1_8B_H100 = EngineProfile(
     name="llama-3.1-8b-h100",
     model="llama-3.1-8b",
     hardware="1x H100 80GB per engine",
-    provenance="fitted by hand to published measurements (4x H100, vLLM 0.13-dev); NIXL link constants are estimates",
+    provenance="fitted by hand to published measurements (4x H100, vLLM 0.13-dev); "
+    "NIXL link constants are estimates",
     # Medians of linear-layer kernels on an H100, scaled from a 7B to the 8B model.
     linear_ms=((1, 6.4), (128, 7.2), (256, 10.2), (512, 13.2), (1024, 22.8), (2048, 43.5), (4096, 89.0)),
     kv_read_ms_per_token=128 * KIB / 2.8e9,
@@ -158,7 +202,8 @@ LLAMA_3_1_70B_H100_TP4 = EngineProfile(
     name="llama-3.1-70b-h100-tp4",
     model="llama-3.1-70b",
     hardware="4x H100 80GB (TP4) per engine",
-    provenance="derived: scaled from the 8B fit by weights, FLOPs and KV bytes; not measured; NIXL link constants are estimates",
+    provenance="derived: scaled from the 8B fit by weights, FLOPs and KV bytes; not measured; "
+    "NIXL link constants are estimates",
     linear_ms=((1, 16.0), (157, 16.0), (8192, 5.0 + 0.070 * 8192)),
     kv_read_ms_per_token=80 * KIB / 2.8e9,  # each of four GPUs reads a quarter of 320 KiB
     attention_ms_per_token2=4 * 8192 * 80 / 1.44e12,

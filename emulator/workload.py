@@ -1,8 +1,8 @@
 """Conversations as data: mixes, phases, arrivals.
 
-A mix says how long turns are and how long people or tools think between them; a phase says which mixes arrive at what rate and
-which nodes are out. `conversations` draws them all up front from a generator that the caller seeds, so every policy meets the same
-traffic. Source of the mixes: docs/explanation/scenarios.md.
+A mix says how long turns are and how long people or tools think between them; a phase says which mixes arrive
+at what rate and which nodes are out. `conversations` draws them all up front from a generator that the caller
+seeds, so every policy meets the same traffic. Source of the mixes: docs/explanation/scenarios.md.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ def fixed(value: float) -> LogNormal:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """One kind of conversation. `later` are (probability, new tokens) alternatives; turns are geometric, clipped to [low, high]."""
+    """One kind of conversation.
+
+    `later` are (probability, new tokens) alternatives; the number of turns is geometric, clipped.
+    """
 
     name: str
     first: LogNormal
@@ -58,7 +61,9 @@ class Mix:
         for number in range(count):
             new = self.first if number == 0 else self._alternative(float(rng.random()))
             output = self.output if number == 0 or self.later_output is None else self.later_output
-            plan = TurnPlan(round(new.draw(rng)), round(output.draw(rng)), self.think_s.draw(rng) if number else 0.0)
+            plan = TurnPlan(
+                round(new.draw(rng)), round(output.draw(rng)), self.think_s.draw(rng) if number else 0.0
+            )
             context += plan.new_tokens + plan.output_tokens
             if turns and context > MAX_CONTEXT_TOKENS:
                 break

@@ -43,6 +43,8 @@ from .stopwatch import Stopwatch
 from .turn import NodeId, Reason, Role, Route, Turn
 
 MAX_ATTEMPTS = 4
+UNKNOWN_WORK_MS = 1000.0
+"""Without a model a prompt counts as this and 1 ms a token: enough to spread prompts over P nodes and to tell busy from idle."""
 
 Decider = Callable[[Policy, TurnFeatures, float], Decision]
 
@@ -306,12 +308,11 @@ class RouterCore:
         latency = policy.latency(features.model, self._topology)
         prompt, request_id = features.prompt_tokens, flight.turn.request_id
         self.residency.touch(placement.decode, flight.conversation.key, prompt + features.n_out, now_s)
-        if latency is None:
-            return
-        if placement.prefill is None:
-            self.load[placement.decode].prefill.add(request_id, latency.prefill_ms(features.uncached_d, prompt), now_s)
-        else:
-            self.load[placement.prefill].prefill.add(request_id, latency.prefill_ms(features.uncached_p, prompt), now_s)
+        local = placement.prefill is None
+        server = self.load[placement.prefill or placement.decode].prefill
+        uncached = features.uncached_d if local else features.uncached_p
+        work_ms = UNKNOWN_WORK_MS + uncached if latency is None else latency.prefill_ms(uncached, prompt)
+        server.add(request_id, work_ms, now_s)
 
     def _prefilled(self, flight: Flight, reply: LegReply, now_s: float) -> None:
         node = flight.placement.prefill

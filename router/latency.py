@@ -93,12 +93,16 @@ class LatencyModel:
         """TTFT saved by going local; negative where local is slower."""
         return self.remote_ms(uncached_p, uncached_d, prompt, batch) - self.local_ms(uncached_d, prompt, batch)
 
+    def stall_ms(self, uncached_d: float, prompt: float, batch: float) -> float:
+        """What an append-prefill adds to the step of the sequences beside it."""
+        gemm = self.gemm_ms(uncached_d + batch) - self.gemm_ms(batch)
+        return max(STALL_FLOOR_MS, gemm + self.sequence_ms + self.attention_ms(uncached_d, prompt))
+
     def cost(self, uncached_d: float, prompt: float, batch: float) -> float:
         """What going local costs the sequences on D, itself included: ms × sequences."""
-        stall = (
-            self.gemm_ms(uncached_d + batch)
-            - self.gemm_ms(batch)
-            + self.sequence_ms
-            + self.attention_ms(uncached_d, prompt)
-        )
-        return max(STALL_FLOOR_MS, stall) * (batch + 1)
+        return self.stall_ms(uncached_d, prompt, batch) * (batch + 1)
+
+    def tpot_ms(self, batch: float, context: float, append_hz: float, uncached_d: float, prompt: float) -> float:
+        """Time per output token while append-prefills of that size arrive at one D: step / (1 − the share of time they take)."""
+        share = append_hz * self.stall_ms(uncached_d, prompt, batch) / 1e3
+        return self.decode_step_ms(batch, context) / max(0.05, 1 - share)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from .turn import ConversationKey, NodeId
 
-LIVE_S = 60.0
+LIVE_S = 30.0
 """A conversation that has been silent for longer is no demand that a new one should be kept away from."""
 MARGIN = 0.03
 """Share of the capacity that is not believed in: partial blocks, answers longer than expected, order of release."""

@@ -82,7 +82,9 @@ class Simulation:
         self.fleet = Fleet(topology, profile, self.events)
         self.records: list[TurnRecord] = []
         self.ticks: list[TickView] = []
-        self.failed_to_place = 0
+        self.refused_s: list[tuple[float, int]] = []
+        """(time, turn) of turns for which no node could be found."""
+        self.later_answered = 0
         self.on_record = on_record
         publication = Publication(1, {"main": policy})
         self.core = RouterCore(
@@ -97,13 +99,18 @@ class Simulation:
         )
         self.state = ControlState(publication, law)
         self.tallies = {profile.model: Tallies(profile.model, slos)}
+        self.profile = profile
         self._model = profile.model
         self._coins = np.random.default_rng([seed, 1])
         self._calls: dict[str, Call] = {}
         self._sent = 0
 
-    def run(self, plans: Iterable[ConversationPlan], phases: Sequence[Phase], *, tick_s: float = TICK_S) -> None:
+    def run(self, plans: Iterable[ConversationPlan], phases: Sequence[Phase]) -> None:
         """Run to the end of the last phase."""
+        self.advance(self.start(plans, phases))
+
+    def start(self, plans: Iterable[ConversationPlan], phases: Sequence[Phase]) -> float:
+        """Put traffic, faults and ticks on the agenda; returns the end of the last phase."""
         at_s = 0.0
         for phase in phases:
             for node in phase.out:
@@ -112,8 +119,12 @@ class Simulation:
             at_s += phase.duration_s
         for plan in plans:
             self.events.at(plan.start_s, self._send, _Talk(plan))
-        self.events.at(tick_s, self._tick, tick_s)
-        self.events.run(at_s)
+        self.events.at(TICK_S, self._tick)
+        return at_s
+
+    def advance(self, until_s: float) -> None:
+        """Run everything due up to `until_s`."""
+        self.events.run(until_s)
 
     @property
     def unfinished(self) -> list[Unfinished]:
@@ -150,8 +161,8 @@ class Simulation:
         )
         try:
             flight = self.core.accept(turn, now, float(self._coins.random()))
-        except NoNode:
-            self.failed_to_place += 1
+        except NoNode:  # refused by the router: the conversation ends
+            self.refused_s.append((now, talk.next_turn + 1))
             return
         self._go(talk, flight, lambda: self.core.next_leg(flight, None, now))
 
@@ -219,18 +230,19 @@ class Simulation:
 
     def _record(self, record: TurnRecord) -> None:
         self.records.append(record)
+        self.later_answered += record.turn > 1
         self.tallies[record.model].fold(record)
         if self.on_record is not None:
             self.on_record(record)
 
     # -- control -------------------------------------------------------------------------------------------------------
 
-    def _tick(self, tick_s: float) -> None:
+    def _tick(self) -> None:
         now = self.events.now_s
         self.state, outputs = tick(self.state, self.tallies, self.core.waiting(now), now)
         if outputs.publication is not None:
             self.core.current.swap(outputs.publication)
         tally = self.tallies[self._model]
         self.ticks.append(TickView(now, outputs.models[self._model], tally.later_turns, tally.local_turns))
-        self.events.after(tick_s, self._tick, tick_s)
+        self.events.after(TICK_S, self._tick)
 

@@ -1,0 +1,55 @@
+"""The result of a scenario as a table for a terminal."""
+
+from __future__ import annotations
+
+from math import isfinite
+from statistics import fmean, median
+
+from rich.table import Table
+from rich.text import Text
+
+from slos.objective import Signal
+
+from .demo import HERO, Outcome
+
+
+def result_table(outcome: Outcome, command: str, commit: str) -> Table:
+    """One row a policy, best attainment first: attainment, margin, seeds that hold, and per phase the median P99s."""
+    scenario = outcome.scenario
+    limits = {slo.signal: (slo.threshold_s or 0.0) * 1e3 for slo in scenario.slos}
+    table = Table(
+        title=f"{scenario.title}\n{scenario.profile}, {scenario.topology}, "
+        f"P99 TTFT of later turns ≤ {limits[Signal.TTFT]:g} ms, P99 TPOT ≤ {limits[Signal.TPOT]:g} ms, {len(outcome.seeds)} seeds",
+        caption=f"J: later turns that meet both SLOs, mean over phases. Margin: controller − policy in J, percentage points, paired, "
+        f"95 %.\nPer phase: median over seeds of P99 TTFT / P99 TPOT in ms, and the share of seeds that hold.\n"
+        f"source: emulated · {command} · {commit}",
+        caption_justify="left",
+        title_justify="left",
+    )
+    table.add_column("policy", no_wrap=True)
+    table.add_column("J %", justify="right")
+    table.add_column("margin", justify="right", no_wrap=True)
+    table.add_column("all", justify="right")
+    for phase in scenario.phases:
+        table.add_column(phase.label, justify="right")
+    for policy in sorted(outcome.runs, key=lambda name: -fmean(outcome.attainments(name))):
+        runs = outcome.runs[policy]
+        mean, width = outcome.margin(policy)
+        margin = "" if policy == HERO else f"{mean * 100:+.2f}" + (f" ±{width * 100:.2f}" if isfinite(width) else "")
+        cells = []
+        for at in range(len(scenario.phases)):
+            scores = [run.score.phases[at] for run in runs]
+            ttft = median(s.p99_ttft_ms if s.p99_ttft_ms is not None else 0.0 for s in scores)
+            tpot = median(s.p99_tpot_ms if s.p99_tpot_ms is not None else 0.0 for s in scores)
+            hold = fmean(s.hold for s in scores)
+            cell = Text(f"{ttft:.0f} / {tpot:.0f}  {hold:.1f}")
+            cell.stylize("green" if ttft <= limits[Signal.TTFT] and tpot <= limits[Signal.TPOT] else "red")
+            cells.append(cell)
+        table.add_row(
+            Text(policy, style="bold" if policy == HERO else ""),
+            f"{fmean(outcome.attainments(policy)) * 100:.2f}",
+            margin,
+            f"{fmean(run.score.holds_all for run in runs):.1f}",
+            *cells,
+        )
+    return table
