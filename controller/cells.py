@@ -1,7 +1,7 @@
 """Tallies: what the ticks read. Records are folded in as they arrive and are not kept.
 
-Per driving SLO a window of the last three ticks (P99 by nearest rank), and per table cell and route the counts and mean TTFT that a
-later re-estimation needs. Failed and timed-out turns count as infinitely slow.
+Per driving SLO a window of the last three ticks (P99 by nearest rank), and per table cell and route the
+counts and mean TTFT that a later re-estimation needs. Failed and timed-out turns count as infinitely slow.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class Tallies:
                     window.update(value, record.ended_s)
 
     def readings(self, waiting: Iterable[Waiting], now_s: float) -> list[SloReading]:
-        """Close the tick: per driving SLO its percentile over the window, turns that wait past a TTFT SLO included."""
+        """Close the tick: per driving SLO its percentile over the window, turns that wait past a TTFT SLO
+        included."""
         late = [w for w in waiting if w.model == self.model and w.streaming]
         readings = []
         for slo, window in self._windows:

@@ -1,8 +1,9 @@
 """Whether the declared SLOs can be held at all: a flag with the direction of relief.
 
-Routing only trades one side for the other. When both SLOs are over at once, or one is over although the price is at the end that
-protects it, for a minute on end, no price will do: the operator has to add capacity on the side named, or loosen the SLO. The law
-goes on minimising the worse violation meanwhile. The flag clears after a minute without.
+Routing only trades one side for the other. When both SLOs are over at once, or one is over although the price
+is at the end that protects it, for a minute on end, no price will do: the operator has to add capacity on the
+side named, or loosen the SLO. The law goes on minimising the worse violation meanwhile. The flag clears after
+a minute without.
 """
 
 from __future__ import annotations

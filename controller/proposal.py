@@ -1,9 +1,10 @@
-"""From adjustments to a candidate policy: slew limit, price envelope, exploration floor. Nothing else may change a policy."""
+"""From adjustments to a candidate policy: slew limit, price envelope, exploration floor. Nothing else may
+change a policy."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import exp, log
 
 from router.policy import Policy, Weights
@@ -15,11 +16,12 @@ from .laws.protocol import PriceRange
 class Envelope:
     """Limits of what the controller may publish. An operator's own weights are not bound by them."""
 
-    prices: PriceRange = PriceRange()
+    prices: PriceRange = field(default_factory=PriceRange)
     max_ln_step: float = 0.25
     """Most that ln p moves in one tick; the default law's own steps stay below it."""
     explore: float = 0.0
-    """Share of trade-off turns that take the other side, so that both sides stay measured. Off until cells are learnt online."""
+    """Share of trade-off turns that take the other side, so that both sides stay measured. Off until cells
+    are learnt online."""
 
     def limited(self, price: float, wanted: float) -> float:
         """The price that may be published when `wanted` is asked for at `price`."""
@@ -28,7 +30,8 @@ class Envelope:
 
 
 def propose(policy: Policy, wanted_prices: Mapping[str, float], envelope: Envelope, provenance: str) -> Policy | None:
-    """The next policy, or None if nothing changes. A pinned policy, or weights without a finite price, are left alone."""
+    """The next policy, or None if nothing changes. A pinned policy, or weights without a finite price, are
+    left alone."""
     if policy.pin_x is not None:
         return None
     weights = dict(policy.model_weights)
@@ -42,5 +45,9 @@ def propose(policy: Policy, wanted_prices: Mapping[str, float], envelope: Envelo
     if weights == policy.model_weights and policy.explore == envelope.explore:
         return None
     return replace(
-        policy, version=policy.version + 1, model_weights=weights, explore=envelope.explore, provenance=provenance
+        policy,
+        version=policy.version + 1,
+        model_weights=weights,
+        explore=envelope.explore,
+        provenance=provenance,
     )

@@ -1,4 +1,5 @@
-"""A policy becomes a publication: one immutable object with the next version, which routers swap by reference."""
+"""A policy becomes a publication: one immutable object with the next version, which routers swap by
+reference."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class ControlState:
 
     publication: Publication
     law: Law | None
-    envelope: Envelope = Envelope()
+    envelope: Envelope = field(default_factory=Envelope)
     feasibility: Mapping[str, Feasibility] = field(default_factory=dict)
     ticks: int = 0
 

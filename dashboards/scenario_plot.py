@@ -55,7 +55,7 @@ TIGHT = {
 }  # legends placed to the point
 
 
-class PlotUnavailable(RuntimeError):  # noqa: N818 (it says a state, and the message the fix)
+class PlotUnavailable(RuntimeError):
     """The picture needs matplotlib, which cannot be imported here; the message names the fix."""
 
 
@@ -188,9 +188,7 @@ def _compose(figure: "Figure", scenario: ScenarioView) -> None:
     for panel in panels:
         panels_top += CAPTION + panel.height
         _draw_panel(add_axes(panels_top - panel.height, panels_top), panel, scenario)
-    figure.text(
-        *at(LEFT, body_end + TIME_AXIS), "\n".join(provenance), linespacing=1.3, **{**note, "size": 8}
-    )
+    figure.text(*at(LEFT, body_end + TIME_AXIS), "\n".join(provenance), linespacing=1.3, **{**note, "size": 8})
 
 
 def _draw_panel(axes: "Axes", panel: _Panel, scenario: ScenarioView) -> None:
@@ -284,9 +282,7 @@ def _panels(scenario: ScenarioView) -> list[_Panel]:
     return panels
 
 
-def _latency(
-    name: str, column: str, height: float, slo_ms: float, cut: float, known: Sequence[float]
-) -> _Panel:
+def _latency(name: str, column: str, height: float, slo_ms: float, cut: float, known: Sequence[float]) -> _Panel:
     """The axis ends at the largest value, but within 1.5 to `cut` times the SLO; log if it spans much."""
     unit, unit_ms = ("s", 1000.0) if slo_ms >= 1000 else ("ms", 1.0)
     largest = max(known, default=0.0)

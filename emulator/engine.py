@@ -134,9 +134,7 @@ class Engine:
         if job.kind is Kind.RECEIVE:
             front_ms = p.link.hop_ms
         else:
-            front_ms = p.front_ms + p.tokenise_ms_per_token * (
-                job.prompt_tokens - self.cache.hit_tokens(job.prompt)
-            )
+            front_ms = p.front_ms + p.tokenise_ms_per_token * (job.prompt_tokens - self.cache.hit_tokens(job.prompt))
         self._fronting[job] = None
         self._events.after(front_ms / 1e3, self._enqueue, job, self.epoch)
 

@@ -127,9 +127,7 @@ class Fleet:
         """The node comes back, empty."""
         self.engines[node].revive()
 
-    def call(
-        self, node: str, request: Request, on_first: OnFirst | None, on_done: OnDone, on_failed: OnFailed
-    ) -> Call:
+    def call(self, node: str, request: Request, on_first: OnFirst | None, on_done: OnDone, on_failed: OnFailed) -> Call:
         """Send a request to a node now. One of on_done and on_failed(status) follows, unless aborted."""
         params = request.kv_transfer_params
         if params is not None and params.get("do_remote_decode"):

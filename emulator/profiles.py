@@ -120,9 +120,7 @@ class StepTime:
         """The part of a decode-only step that does not depend on the context."""
         return self.linear_ms(batch) + self.step_fixed + self.per_sequence * batch
 
-    def mixed_ms(
-        self, batch: int, context_tokens: int, chunks: list[tuple[int, int]], stall_ms: float
-    ) -> float:
+    def mixed_ms(self, batch: int, context_tokens: int, chunks: list[tuple[int, int]], stall_ms: float) -> float:
         """A step with `chunks` of (new, cached) tokens beside `batch` decodes over `context_tokens`."""
         total = batch
         attention = 0.0
@@ -163,9 +161,7 @@ def wire_ms(tokens: int, kv_bytes_per_token: int, bandwidth_gb_s: float) -> floa
     return tokens * kv_bytes_per_token / (bandwidth_gb_s * 1e6)
 
 
-def injected_delay_ms(
-    tokens: int, kv_bytes_per_token: int, target_gb_s: float, nvlink_gb_s: float = 150.0
-) -> float:
+def injected_delay_ms(tokens: int, kv_bytes_per_token: int, target_gb_s: float, nvlink_gb_s: float = 150.0) -> float:
     """The paper's Equation 2: what a slower link adds to a transfer that was measured over NVLink."""
     return max(
         0.0,
@@ -177,8 +173,7 @@ LLAMA_3_1_8B_H100 = EngineProfile(
     name="llama-3.1-8b-h100",
     model="llama-3.1-8b",
     hardware="1x H100 80GB per engine",
-    provenance="fitted by hand to published measurements (4x H100, vLLM 0.13-dev); "
-    "NIXL link constants are estimates",
+    provenance="fitted by hand to published measurements (4x H100, vLLM 0.13-dev); NIXL link constants are estimates",
     # Medians of linear-layer kernels on an H100, scaled from a 7B to the 8B model.
     linear_ms=((1, 6.4), (128, 7.2), (256, 10.2), (512, 13.2), (1024, 22.8), (2048, 43.5), (4096, 89.0)),
     kv_read_ms_per_token=128 * KIB / 2.8e9,

@@ -61,9 +61,7 @@ class Mix:
         for number in range(count):
             new = self.first if number == 0 else self._alternative(float(rng.random()))
             output = self.output if number == 0 or self.later_output is None else self.later_output
-            plan = TurnPlan(
-                round(new.draw(rng)), round(output.draw(rng)), self.think_s.draw(rng) if number else 0.0
-            )
+            plan = TurnPlan(round(new.draw(rng)), round(output.draw(rng)), self.think_s.draw(rng) if number else 0.0)
             context += plan.new_tokens + plan.output_tokens
             if turns and context > MAX_CONTEXT_TOKENS:
                 break

@@ -51,6 +51,5 @@ class EventRate:
     def _decayed(self, now_s: float) -> list[float]:
         age_s = max(0.0, now_s - self._last_s)
         return [
-            total * math.exp(-age_s / horizon_s)
-            for total, horizon_s in zip(self._sums, self._horizons_s, strict=True)
+            total * math.exp(-age_s / horizon_s) for total, horizon_s in zip(self._sums, self._horizons_s, strict=True)
         ]

@@ -1,4 +1,5 @@
-"""The table artefact: what Phase 1 measured and what was made of it, as one JSON document that names its origin.
+"""The table artefact: what Phase 1 measured and what was made of it, as one JSON document that names its
+origin.
 
     format, model, hardware, topology, engine, date, source, command, seed, samples
     latency_model   ten constants (router/latency.py) and how well they fit
@@ -30,7 +31,8 @@ class ArtefactError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One arm of one cell. Latencies in ms, None without an answered later turn; `success` is a share of turns, 0..1."""
+    """One arm of one cell. Latencies in ms, None without an answered later turn; `success` is a share of
+    turns, 0..1."""
 
     n: int
     success: float
@@ -119,7 +121,15 @@ def dump(origin: Origin, table: LoadAwareTable, fit: Mapping[str, float], cells:
     body = f' "table": {{\n  "axes": {axes},\n  "saved_ms": {_numbers(table.saved_ms)},\n  "cost": {_numbers(table.cost)}\n }}'
     rows = ",\n".join(
         "   "
-        + json.dumps({"context": c.context.value, "turn2": c.turn2, "qps": c.qps, "x0": asdict(c.x0), "x1": asdict(c.x1)})
+        + json.dumps(
+            {
+                "context": c.context.value,
+                "turn2": c.turn2,
+                "qps": c.qps,
+                "x0": asdict(c.x0),
+                "x1": asdict(c.x1),
+            }
+        )
         for c in cells
     )
     lines += [body, f' "paper": {{"cells": [\n{rows}\n ]}}']
@@ -139,7 +149,9 @@ def load(text: str, name: str) -> Artefact:
     if not isinstance(document, dict):
         raise ArtefactError(f"{name}: a table artefact is a JSON object")
     if document.get("format") != FORMAT:
-        raise ArtefactError(f"{name}: format {document.get('format')!r} is not {FORMAT}; rebuild it with `trimtab calibrate`")
+        raise ArtefactError(
+            f"{name}: format {document.get('format')!r} is not {FORMAT}; rebuild it with `trimtab calibrate`"
+        )
     place = "origin"
     try:
         origin = Origin(**{field.name: document[field.name] for field in fields(Origin)})
@@ -180,4 +192,4 @@ def _cell(row: Mapping[str, object]) -> MeasuredCell:
         arms.append(Arm(**values))
         if not 0 <= arms[-1].success <= 1:
             raise ValueError(f"{arm}.success is a share, 0..1, got {arms[-1].success}")
-    return MeasuredCell(ContextClass(row["context"]), turn2, float(qps), arms[0], arms[1])
+    return MeasuredCell(ContextClass(str(row["context"])), turn2, float(qps), arms[0], arms[1])

@@ -1,6 +1,8 @@
-"""Conversations: how far each has come and which node holds its KV. Bounded in number and by idle time (60 min, the paper's B.3).
+"""Conversations: how far each has come and which node holds its KV. Bounded in number and by idle time (60
+min, the paper's B.3).
 
-A turn counts once it has been answered, so a retry or a failed prefill is no turn. Times are given by the caller.
+A turn counts once it has been answered, so a retry or a failed prefill is no turn. Times are given by the
+caller.
 """
 
 from __future__ import annotations

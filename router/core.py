@@ -1,13 +1,15 @@
-"""The router without its sockets: what happens to a turn, step by step, as calls with the time as an argument.
+"""The router without its sockets: what happens to a turn, step by step, as calls with the time as an
+argument.
 
-A shell (HTTP, or the simulator in virtual time) accepts a turn, drives the handshake of its flight, reports what it saw, and gets
-the record back at the end:
+A shell (HTTP, or the simulator in virtual time) accepts a turn, drives the handshake of its flight, reports
+what it saw, and gets the record back at the end:
 
     flight = core.accept(turn, now_s, coin)        # conversation, candidates, features, decision, placement
     leg    = core.next_leg(flight, reply, now_s)   # until it is the decode leg
     core.first_token(flight, now_s); record = core.complete(flight, ...)   |   core.end(flight, outcome, ...)
 
-A leg that fails before anything was sent to the client is planned again on other nodes, at most `MAX_ATTEMPTS` times.
+A leg that fails before anything was sent to the client is planned again on other nodes, at most
+`MAX_ATTEMPTS` times.
 """
 
 from __future__ import annotations
@@ -40,11 +42,12 @@ from .policy import Policy
 from .record import TurnRecord
 from .residency import Residency
 from .stopwatch import Stopwatch
-from .turn import NodeId, Reason, Role, Route, Turn
+from .turn import NodeId, Reason, Role, Turn
 
 MAX_ATTEMPTS = 4
 UNKNOWN_WORK_MS = 1000.0
-"""Without a model a prompt counts as this and 1 ms a token: enough to spread prompts over P nodes and to tell busy from idle."""
+"""Without a model a prompt counts as this and 1 ms a token: enough to spread prompts over P nodes and to tell
+busy from idle."""
 
 Decider = Callable[[Policy, TurnFeatures, float], Decision]
 
@@ -123,7 +126,8 @@ class RouterCore:
         return self._topology
 
     def node_down(self, node: NodeId) -> None:
-        """The node is gone: nothing of what it cached or had outstanding remains. Its flights are reported by the shell."""
+        """The node is gone: nothing of what it cached or had outstanding remains. Its flights are reported by
+        the shell."""
         self.nodes[node].healthy = False
         self.residency.reset(node, self.nodes[node].kv_capacity_tokens)
         self.load[node].prefill.clear()
@@ -140,7 +144,10 @@ class RouterCore:
 
     def _rename(self) -> None:
         usable = [node.role for node in self.nodes.values() if node.usable]
-        counts = ((letter, usable.count(role)) for letter, role in (("P", Role.PREFILL), ("D", Role.DECODE), ("R", Role.REPLICA)))
+        counts = (
+            (letter, usable.count(role))
+            for letter, role in (("P", Role.PREFILL), ("D", Role.DECODE), ("R", Role.REPLICA))
+        )
         self._topology = "_".join(f"{count}{letter}" for letter, count in counts if count)
 
     # -- a turn --------------------------------------------------------------------------------------------------------
@@ -171,8 +178,8 @@ class RouterCore:
     def next_leg(self, flight: Flight, reply: LegReply | None, now_s: float) -> Leg:
         """The leg to send now: the first one (reply None), or the one after a prefill reply.
 
-        A reply that must not reach D, or one that comes too late for its lease, means a new plan. Raises NoNode when
-        there is no other node to try or the attempts are used up.
+        A reply that must not reach D, or one that comes too late for its lease, means a new plan. Raises
+        NoNode when there is no other node to try or the attempts are used up.
         """
         try:
             if reply is None:
@@ -192,7 +199,8 @@ class RouterCore:
         return leg
 
     def leg_failed(self, flight: Flight, now_s: float) -> Leg:
-        """The leg failed before the client got anything: plan again without its node. Raises NoNode when that is no use."""
+        """The leg failed before the client got anything: plan again without its node. Raises NoNode when that
+        is no use."""
         leg = flight.leg
         assert leg is not None
         flight.avoid.add(leg.node)
@@ -248,7 +256,8 @@ class RouterCore:
         return self._end(flight, now_s, Outcome.COMPLETED, prompt_tokens, output_tokens, cached_tokens)
 
     def end(self, flight: Flight, now_s: float, outcome: Outcome, output_tokens: int = 0) -> TurnRecord:
-        """The turn ended otherwise: failed, timed out, or its client left. It counts as no turn of the conversation."""
+        """The turn ended otherwise: failed, timed out, or its client left. It counts as no turn of the
+        conversation."""
         if flight.decoding:
             self.residency.drop(flight.placement.decode, flight.conversation.key)
         return self._end(flight, now_s, outcome, 0, output_tokens, None)
@@ -268,7 +277,13 @@ class RouterCore:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _plan(
-        self, turn: Turn, number: int, conversation: Conversation, avoid: frozenset[NodeId], now_s: float, coin: float
+        self,
+        turn: Turn,
+        number: int,
+        conversation: Conversation,
+        avoid: frozenset[NodeId],
+        now_s: float,
+        coin: float,
     ) -> tuple[TurnFeatures, Candidates, Decision]:
         candidates = eligible(conversation, self.nodes.values(), avoid)
         decode = choose_decode(candidates, self.residency, now_s)
@@ -321,7 +336,9 @@ class RouterCore:
         if reply.status != 200:
             return
         self.residency.store(node, flight.conversation.key, reply.prompt_tokens, now_s)
-        latency = self.current.publication.policy_for(flight.placement.decode).latency(flight.turn.model, self._topology)
+        latency = self.current.publication.policy_for(flight.placement.decode).latency(
+            flight.turn.model, self._topology
+        )
         if latency is not None:
             self.load[node].link.add(flight.turn.request_id, latency.transfer_ms(flight.features.uncached_d), now_s)
 

@@ -1,4 +1,5 @@
-"""What this router acts on now: one publication, swapped by reference, so that a turn sees one policy from start to end."""
+"""What this router acts on now: one publication, swapped by reference, so that a turn sees one policy from
+start to end."""
 
 from __future__ import annotations
 

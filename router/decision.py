@@ -1,4 +1,5 @@
-"""The decision of one turn: policy and features in, route, reason and propensity out. Pure; the coin is an argument."""
+"""The decision of one turn: policy and features in, route, reason and propensity out. Pure; the coin is an
+argument."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from .turn import Reason, Route
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A route and why. `propensity` is the probability with which this turn would take this route, given its features."""
+    """A route and why. `propensity` is the probability with which this turn would take this route, given its
+    features."""
 
     route: Route
     reason: Reason

@@ -1,6 +1,7 @@
 """The router's latency model: ten constants, fitted to Phase 1, that fill the table and predict backlogs.
 
-With gemm(n) = max(floor, base + token·n), T the whole prompt, u what a node lacks of it, b sequences decoding on D, K ≈ b·T:
+With gemm(n) = max(floor, base + token·n), T the whole prompt, u what a node lacks of it, b sequences decoding
+on D, K ≈ b·T:
 
     prefill(u)  = gemm(u) + attention·u·(T − u/2)
     step(b)     = gemm(b) + sequence·b + kv_read·K
@@ -9,8 +10,9 @@ With gemm(n) = max(floor, base + token·n), T the whole prompt, u what a node la
     stall       = max(0.3, gemm(u_D + b) − gemm(b) + sequence + attention·u_D·(T − u_D/2))
     saved       = remote − local      [ms];      cost = stall · (b + 1)      [ms × sequences]
 
-Backlogs are no part of it: they add exactly and are known at the moment of the decision. Source of the form: the emulator's
-step-time model and docs/decisions/0008. Left out: what a receive costs D, steps beyond one token budget.
+Backlogs are no part of it: they add exactly and are known at the moment of the decision. Source of the form:
+the emulator's step-time model and docs/decisions/0008. Left out: what a receive costs D, steps beyond one
+token budget.
 """
 
 from __future__ import annotations
@@ -103,6 +105,7 @@ class LatencyModel:
         return self.stall_ms(uncached_d, prompt, batch) * (batch + 1)
 
     def tpot_ms(self, batch: float, context: float, append_hz: float, uncached_d: float, prompt: float) -> float:
-        """Time per output token while append-prefills of that size arrive at one D: step / (1 − the share of time they take)."""
+        """Time per output token while append-prefills of that size arrive at one D: step / (1 − the share of
+        time they take)."""
         share = append_hz * self.stall_ms(uncached_d, prompt, batch) / 1e3
         return self.decode_step_ms(batch, context) / max(0.05, 1 - share)

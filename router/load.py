@@ -1,7 +1,7 @@
 """What this router has outstanding on each node: its own counts, exact and instant for one router.
 
-A backlog is work in ms, first come first served: what was sent and not yet answered, less the time that the oldest piece has
-already had.
+A backlog is work in ms, first come first served: what was sent and not yet answered, less the time that the
+oldest piece has already had.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Backlog:
 
 @dataclass(slots=True)
 class NodeLoad:
-    """One node: prompt work, transfers that it has to send, sequences that decode on it and the KV tokens that they need."""
+    """One node: prompt work, transfers that it has to send, sequences that decode on it and the KV tokens
+    that they need."""
 
     prefill: Backlog = field(default_factory=Backlog)
     link: Backlog = field(default_factory=Backlog)

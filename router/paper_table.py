@@ -1,12 +1,14 @@
 """The paper's table (`table: paper`): Algorithm 1 with the discretisation of its Appendix B.1.
 
-A cell is context class × nine turn-2 types × QPS level. It holds the relative mean deltas of its x=0 and x=1 runs,
+A cell is context class × nine turn-2 types × QPS level. It holds the relative mean deltas of its x=0 and x=1
+runs,
 
     Δttft = (TTFT₀ − TTFT₁)/TTFT₀,  Δtpot = (TPOT₁ − TPOT₀)/TPOT₀,  S = w_ttft·Δttft − w_tpot·Δtpot,  x = 1 iff S > 0.
 
-A cell whose x=0 run failed is local, whatever the weights; one whose x=1 run alone failed is not. Without a measurement the nearest
-QPS level of the same class and type stands in, then the nearest class; without any the turn takes the traditional route. A level
-is a rate of two-turn conversations, so it is compared with half the rate of turns.
+A cell whose x=0 run failed is local, whatever the weights; one whose x=1 run alone failed is not. Without a
+measurement the nearest QPS level of the same class and type stands in, then the nearest class; without any
+the turn takes the traditional route. A level is a rate of two-turn conversations, so it is compared with half
+the rate of turns.
 """
 
 from __future__ import annotations

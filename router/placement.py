@@ -1,7 +1,8 @@
 """Placement: which nodes may serve a turn, and which do.
 
-P by the least predicted wait, its prefix hit included. D is sticky: the node that holds the conversation, while it may be used. A
-conversation without one gets the D (or replica) whose live conversations leave the most room. The record keeps the decided and the realised route.
+P by the least predicted wait, its prefix hit included. D is sticky: the node that holds the conversation,
+while it may be used. A conversation without one gets the D (or replica) whose live conversations leave the
+most room. The record keeps the decided and the realised route.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the legs of a turn go. `realised` differs from the decision only where a node made the decided route impossible."""
+    """Where the legs of a turn go. `realised` differs from the decision only where a node made the decided
+    route impossible."""
 
     prefill: NodeId | None
     decode: NodeId
@@ -89,7 +91,8 @@ def choose_prefill(
     latency: LatencyModel | None,
     now_s: float,
 ) -> tuple[Node, int] | None:
-    """(P with the least predicted wait, tokens that it lacks), or None without a P. Without a model, tokens stand for time."""
+    """(P with the least predicted wait, tokens that it lacks), or None without a P. Without a model, tokens
+    stand for time."""
     best: tuple[float, NodeId, Node, int] | None = None
     for node in candidates.prefill:
         uncached = node.uncached_tokens(residency.held(node.id, conversation.key), prompt_tokens)
@@ -101,7 +104,8 @@ def choose_prefill(
 
 
 def pick(decision: Decision, features: TurnFeatures, candidates: Candidates, load: dict[NodeId, NodeLoad]) -> Placement:
-    """Nodes for the decided route. A transfer that the home has no KV room for goes to the decode node with the most."""
+    """Nodes for the decided route. A transfer that the home has no KV room for goes to the decode node with
+    the most."""
     if decision.route is Route.APPEND_LOCAL or features.prefill is None:
         return Placement(None, features.decode, Route.APPEND_LOCAL)
     decode = features.decode

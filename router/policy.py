@@ -1,7 +1,9 @@
-"""What the control side publishes and a router acts on: tables and weights, immutable, versioned, self-checking.
+"""What the control side publishes and a router acts on: tables and weights, immutable, versioned,
+self-checking.
 
-A `Policy` says how to decide; a `Publication` says which node acts on which policy. Rollouts, dither and reverts need no other
-shape. The price p = w_tpot / w_ttft is what the controller moves; it is published as weights that sum to 2.
+A `Policy` says how to decide; a `Publication` says which node acts on which policy. Rollouts, dither and
+reverts need no other shape. The price p = w_tpot / w_ttft is what the controller moves; it is published as
+weights that sum to 2.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How to decide. `mode` is `load_aware` or `paper`; `explore` is the share of trade-off turns that take the other side."""
+    """How to decide. `mode` is `load_aware` or `paper`; `explore` is the share of trade-off turns that take
+    the other side."""
 
     version: int
     tables: dict[TableKey, Tables]
@@ -107,7 +110,8 @@ class Policy:
         return self.model_weights.get(model, self.weights)
 
     def table(self, model: str, topology: str) -> tuple[Tables, bool] | None:
-        """The table of this model and topology and whether it is exact; else the model's nearest topology; else None."""
+        """The table of this model and topology and whether it is exact; else the model's nearest topology;
+        else None."""
         exact = self.tables.get(TableKey(model, topology))
         if exact is not None:
             return exact, True
@@ -130,7 +134,8 @@ def sorted_tables(tables: dict[TableKey, Tables]) -> list[tuple[TableKey, Tables
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """One immutable object that a router swaps by reference. `arms` are policies by name; nodes not in `node_arm` use `main`."""
+    """One immutable object that a router swaps by reference. `arms` are policies by name; nodes not in
+    `node_arm` use `main`."""
 
     version: int
     arms: dict[str, Policy]

@@ -1,4 +1,5 @@
-"""What is kept of a turn when it has ended: features, decision, placement, timing, outcome. No text of anybody's."""
+"""What is kept of a turn when it has ended: features, decision, placement, timing, outcome. No text of
+anybody's."""
 
 from __future__ import annotations
 

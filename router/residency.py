@@ -1,12 +1,13 @@
 """Believed KV residency: how many tokens of each conversation each node still caches.
 
-An engine does not announce evictions, so the belief is a ledger per node that evicts as the engine would: least recently used first,
-within the node's KV capacity less a margin, running requests included. Believing too much costs a full prefill on D, believing too
-little costs a transfer, so the margin errs to the second. A `cached_tokens` below the belief is believed at once, and for
-all that was used less recently too. A restart clears the ledger. What a node holds of a shared system prompt is not counted.
+An engine does not announce evictions, so the belief is a ledger per node that evicts as the engine would:
+least recently used first, within the node's KV capacity less a margin, running requests included. Believing
+too much costs a full prefill on D, believing too little costs a transfer, so the margin errs to the second. A
+`cached_tokens` below the belief is believed at once, and for all that was used less recently too. A restart
+clears the ledger. What a node holds of a shared system prompt is not counted.
 
-Beside the ledger it knows which conversations are live (used within `LIVE_S`): their tokens are the node's standing demand for
-memory, and what new conversations are balanced by.
+Beside the ledger it knows which conversations are live (used within `LIVE_S`): their tokens are the node's
+standing demand for memory, and what new conversations are balanced by.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from .turn import ConversationKey, NodeId
 LIVE_S = 30.0
 """A conversation that has been silent for longer is no demand that a new one should be kept away from."""
 MARGIN = 0.03
-"""Share of the capacity that is not believed in: partial blocks, answers longer than expected, order of release."""
+"""Share of the capacity that is not believed in: partial blocks, answers longer than expected, order of
+release."""
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
 """The router's clock on one turn: TTFT, TPOT and end-to-end time from the moment the request was accepted.
 
-TTFT ends with the first non-empty content, reasoning or tool delta. TPOT = (last − first)/(n − 1), n from usage, for n ≥ 2.
+TTFT ends with the first non-empty content, reasoning or tool delta. TPOT = (last − first)/(n − 1), n from
+usage, for n ≥ 2.
 """
 
 from __future__ import annotations

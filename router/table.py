@@ -1,11 +1,13 @@
 """The load-aware table: Equation 1 as cells, looked up turn by turn.
 
-Axes: tokens that D lacks × tokens that P lacks × prompt × sequences on D, log-spaced centres. A cell holds the two sides of the score:
-`saved` is the TTFT that going local saves by node times alone, in ms; `cost` is the stall that it causes times the sequences that
-wait for it, in ms × sequences. `cost` does not depend on what P lacks, so it has no such axis. Between centres both are
-interpolated linearly in tokens; below the first centre they are flat, above the last they go on straight.
+Axes: tokens that D lacks × tokens that P lacks × prompt × sequences on D, log-spaced centres. A cell holds
+the two sides of the score: `saved` is the TTFT that going local saves by node times alone, in ms; `cost` is
+the stall that it causes times the sequences that wait for it, in ms × sequences. `cost` does not depend on
+what P lacks, so it has no such axis. Between centres both are interpolated linearly in tokens; below the
+first centre they are flat, above the last they go on straight.
 
-Backlogs add to `saved` exactly: a turn goes local iff w_ttft · (saved + P backlog + link backlog − D backlog) > w_tpot · cost.
+Backlogs add to `saved` exactly: a turn goes local iff w_ttft · (saved + P backlog + link backlog − D backlog)
+> w_tpot · cost.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from typing import NamedTuple
 
 from .features import TurnFeatures
@@ -40,7 +42,7 @@ class Axes:
     def __post_init__(self) -> None:
         for name in ("uncached_d", "uncached_p", "prompt", "batch"):
             centres = getattr(self, name)
-            if len(centres) < 2 or any(a >= b for a, b in zip(centres, centres[1:], strict=False)):
+            if len(centres) < 2 or any(a >= b for a, b in pairwise(centres)):
                 raise ValueError(f"table axis {name} needs two or more rising centres, got {list(centres)[:5]}")
 
     @property
@@ -55,7 +57,27 @@ class Axes:
 
 
 DEFAULT_AXES = Axes(
-    uncached_d=(1, 16, 23, 32, 45, 64, 91, 128, 181, 256, 362, 512, 724, 1024, 2048, 4096, 8192, 16384, 65536),
+    uncached_d=(
+        1,
+        16,
+        23,
+        32,
+        45,
+        64,
+        91,
+        128,
+        181,
+        256,
+        362,
+        512,
+        724,
+        1024,
+        2048,
+        4096,
+        8192,
+        16384,
+        65536,
+    ),
     uncached_p=(1, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536),
     prompt=(256, 2048, 8192, 16384, 32768, 65536, 131072),
     batch=(0, 1, 4, 8, 16, 32, 48, 64, 96, 160),
@@ -64,7 +86,8 @@ DEFAULT_AXES = Axes(
 
 @dataclass(frozen=True, slots=True)
 class LoadAwareTable:
-    """`saved_ms` in the order uncached_d, uncached_p, prompt, batch; `cost` in the order uncached_d, prompt, batch (last fastest)."""
+    """`saved_ms` in the order uncached_d, uncached_p, prompt, batch; `cost` in the order uncached_d, prompt,
+    batch (last fastest)."""
 
     axes: Axes
     model: LatencyModel
@@ -86,7 +109,9 @@ class LoadAwareTable:
     @classmethod
     def filled(cls, model: LatencyModel, axes: Axes = DEFAULT_AXES) -> LoadAwareTable:
         """Every cell from the latency model, rounded as an artefact stores it."""
-        saved = tuple(round(model.saved_ms(*at), 2) for at in product(axes.uncached_d, axes.uncached_p, axes.prompt, axes.batch))
+        saved = tuple(
+            round(model.saved_ms(*at), 2) for at in product(axes.uncached_d, axes.uncached_p, axes.prompt, axes.batch)
+        )
         cost = tuple(round(model.cost(*at), 2) for at in product(axes.uncached_d, axes.prompt, axes.batch))
         return cls(axes, model, saved, cost)
 

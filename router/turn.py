@@ -10,7 +10,8 @@ NodeId = NewType("NodeId", str)
 
 
 class Role(StrEnum):
-    """What a node is for. A decode node may append-prefill; a replica prefills and decodes its own conversations."""
+    """What a node is for. A decode node may append-prefill; a replica prefills and decodes its own
+    conversations."""
 
     PREFILL = "prefill"
     DECODE = "decode"
@@ -18,7 +19,8 @@ class Role(StrEnum):
 
 
 class Route(StrEnum):
-    """Where the prompt of a turn is computed: on the node that decodes (the paper's x=1), or on P with a KV transfer (x=0)."""
+    """Where the prompt of a turn is computed: on the node that decodes (the paper's x=1), or on P with a KV
+    transfer (x=0)."""
 
     APPEND_LOCAL = "append_local"
     PREFILL_TRANSFER = "prefill_transfer"
@@ -69,7 +71,8 @@ class ConversationKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One request of one conversation, as accepted. `new_tokens` is what the client added since the last answer (estimated)."""
+    """One request of one conversation, as accepted. `new_tokens` is what the client added since the last
+    answer (estimated)."""
 
     request_id: str
     key: ConversationKey

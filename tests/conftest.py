@@ -47,9 +47,7 @@ def golden(rewrite_golden: bool) -> Callable[[str, str], None]:
             path.write_text(text, encoding="utf-8")
             return
         assert path.exists(), f"tests/golden/{name} is missing: run `make golden` and review the diff"
-        assert text == path.read_text(encoding="utf-8"), (
-            f"differs from tests/golden/{name}: see `make golden`"
-        )
+        assert text == path.read_text(encoding="utf-8"), f"differs from tests/golden/{name}: see `make golden`"
 
     return check
 

@@ -37,17 +37,22 @@ class Plan:
         except ValueError as error:
             raise CalibrationError(str(error)) from None
         if not roles.get(Role.PREFILL) or not roles.get(Role.DECODE):
-            raise CalibrationError(f"topology {self.topology!r} has no choice to calibrate: it needs P and D nodes, e.g. 2P_2D")
+            raise CalibrationError(
+                f"topology {self.topology!r} has no choice to calibrate: it needs P and D nodes, e.g. 2P_2D"
+            )
         return PROFILES[self.profile]
 
 
 def run_phase1(plan: Plan, progress: Callable[[int, int], None]) -> list[CellResult]:
-    """Measure every cell on `jobs` processes; `progress(done, total)` after each. The order does not depend on the jobs."""
+    """Measure every cell on `jobs` processes; `progress(done, total)` after each. The order does not depend
+    on the jobs."""
     profile = plan.checked()
     cells = list(grid())
     results: list[CellResult] = []
     with ProcessPoolExecutor(max_workers=plan.jobs) as pool:
-        pending: Iterable[CellResult] = pool.map(_measure, [(profile, plan.topology, *cell, plan.seed) for cell in cells])
+        pending: Iterable[CellResult] = pool.map(
+            _measure, [(profile, plan.topology, *cell, plan.seed) for cell in cells]
+        )
         for done, result in enumerate(pending, start=1):
             results.append(result)
             progress(done, len(cells))

@@ -14,7 +14,14 @@ from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from dashboards.scenario_plot import PlotUnavailable, draw
 from router.artefact import ArtefactError
@@ -30,7 +37,7 @@ from .tabulate import result_table
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 slo_app = typer.Typer(no_args_is_help=True, help="Service level objectives.")
 app.add_typer(slo_app, name="slo")
-out = Console()
+out = Console(width=None if sys.stdout.isatty() else 150)  # a log has no width of its own
 err = Console(stderr=True)
 
 
@@ -52,23 +59,30 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """Trimtab: P99 promises that hold on vLLM with separate prefill and decode nodes."""
 
 
 @app.command()
 def demo(
-    headless: Annotated[bool, typer.Option("--headless", help="Virtual time, no sockets: a table, a picture, JSON.")] = False,
+    headless: Annotated[
+        bool, typer.Option("--headless", help="Virtual time, no sockets: a table, a picture, JSON.")
+    ] = False,
     scenario: Annotated[str, typer.Option(help="H1, H3 or H4.")] = "H1",
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from 0.")] = 3,
     slo: Annotated[Path | None, typer.Option(help="Other SLOs than the scenario's own.")] = None,
-    policy: Annotated[list[str] | None, typer.Option(help="Only this policy beside the controller; repeatable.")] = None,
+    policy: Annotated[
+        list[str] | None, typer.Option(help="Only this policy beside the controller; repeatable.")
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the first seed here (.png or .svg).")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes; default: all cores.")] = os.cpu_count() or 1,
 ) -> None:
-    """Run a scenario of two-sided drift with the controller, the paper's table and fixed rules on the same seeds."""
+    """Run a scenario of two-sided drift with the controller, the paper's table and fixed rules on the same
+    seeds."""
     if not headless:
         _fail("trimtab demo: the live demo is not part of this version; add --headless")
     if plot is not None and plot.suffix.lower() not in (".png", ".svg"):
@@ -135,7 +149,10 @@ def slo_check(files: Annotated[list[Path], typer.Argument(help="YAML files.")]) 
             continue
         for entry in found.slos:
             limit = f"<= {entry.threshold_s * 1e3:g} ms" if entry.threshold_s is not None else ""
-            out.print(f"{path}: {entry.name}: {entry.objective:.3%} of turns {entry.signal.value} {limit}".rstrip(), highlight=False)
+            out.print(
+                f"{path}: {entry.name}: {entry.objective:.3%} of turns {entry.signal.value} {limit}".rstrip(),
+                highlight=False,
+            )
     if failed:
         raise typer.Exit(2)
 
@@ -151,8 +168,14 @@ def _warn(outcome: Outcome) -> None:
 
 
 @contextmanager
-def _progress(label: str) -> Iterator["_Advance"]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+def _progress(label: str) -> Iterator[_Advance]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
         yield _Advance(bar, bar.add_task(label, total=None))
 

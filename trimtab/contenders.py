@@ -1,7 +1,9 @@
-"""The policies that a scenario compares: the controller, its own score at a fixed price, the paper's table, and fixed rules.
+"""The policies that a scenario compares: the controller, its own score at a fixed price, the paper's table,
+and fixed rules.
 
-Every one of them runs in the same router core with the same residency, placement and handshake; only the decision differs. A fixed
-rule has the preconditions of any router: first turns and turns of a fleet without P are not its to decide.
+Every one of them runs in the same router core with the same residency, placement and handshake; only the
+decision differs. A fixed rule has the preconditions of any router: first turns and turns of a fleet without P
+are not its to decide.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """`trimtab demo --headless`: one scenario, all policies, the same seeds, in virtual time.
 
-The runs go to processes; everything that is shown or written comes from their scores, so the same seeds give the same bytes.
+The runs go to processes; everything that is shown or written comes from their scores, so the same seeds give
+the same bytes.
 """
 
 from __future__ import annotations
@@ -78,12 +79,19 @@ def with_slos(scenario: Scenario, slos: Sequence[Slo]) -> Scenario:
     for signal in (Signal.TTFT, Signal.TPOT):
         count = sum(slo.signal is signal for slo in slos)
         if count != 1:
-            raise ValueError(f"the demo is judged by one {signal.value} SLO and the file has {count}; write e.g. p99({signal.value}) <= 2s")
+            raise ValueError(
+                f"the demo is judged by one {signal.value} SLO and the file has {count}; "
+                f"write e.g. p99({signal.value}) <= 2s"
+            )
     return replace(scenario, slos=tuple(slos))
 
 
 def run_all(
-    scenario: Scenario, seeds: Sequence[int], jobs: int, progress: Callable[[int, int], None], names: Sequence[str] = ()
+    scenario: Scenario,
+    seeds: Sequence[int],
+    jobs: int,
+    progress: Callable[[int, int], None],
+    names: Sequence[str] = (),
 ) -> Outcome:
     """Run every policy (or those named) on every seed."""
     policies = list(names) or list(contenders({}))
@@ -99,7 +107,9 @@ def run_all(
                 done.append(run)
                 progress(len(done), len(todo))
     return Outcome(
-        scenario, tuple(seeds), {policy: tuple(run for run in done if run.policy == policy) for policy in policies}
+        scenario,
+        tuple(seeds),
+        {policy: tuple(run for run in done if run.policy == policy) for policy in policies},
     )
 
 
@@ -152,7 +162,10 @@ def as_json(outcome: Outcome, command: str, commit: str) -> str:
             "attainment": round(fmean(outcome.attainments(policy)), 6),
             "attainment_by_seed": [round(value, 6) for value in outcome.attainments(policy)],
             "holds_all": fmean(run.score.holds_all for run in runs),
-            "margin_of_controller": {"mean": round(mean, 6), "half_width_95": round(width, 6) if isfinite(width) else None},
+            "margin_of_controller": {
+                "mean": round(mean, 6),
+                "half_width_95": round(width, 6) if isfinite(width) else None,
+            },
             "phases": phases,
         }
     document = {

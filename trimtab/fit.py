@@ -1,7 +1,8 @@
 """From Phase 1's measurements to the ten constants of `router.latency.LatencyModel`.
 
-Bounded robust least squares on relative errors (scipy): TTFTs of turns that met no backlog fix prompt, hand-over and link; mean
-step times against batch, context and the appends that ran beside them fix the decode side and the stall. A third of the rows of each kind is held out and gives the reported error.
+Bounded robust least squares on relative errors (scipy): TTFTs of turns that met no backlog fix prompt,
+hand-over and link; mean step times against batch, context and the appends that ran beside them fix the decode
+side and the stall. A third of the rows of each kind is held out and gives the reported error.
 """
 
 from __future__ import annotations
@@ -60,7 +61,12 @@ def fit(ttft: Sequence[TtftRow], steps: Sequence[StepRow]) -> Fit:
         return np.array(wanted)
 
     result = least_squares(
-        residuals, _START, bounds=(np.zeros_like(_START), _UPPER), x_scale=_START, loss="soft_l1", f_scale=0.05
+        residuals,
+        _START,
+        bounds=(np.zeros_like(_START), _UPPER),
+        x_scale=_START,
+        loss="soft_l1",
+        f_scale=0.05,
     )
     model = LatencyModel(**{name: float(f"{value:.6g}") for name, value in zip(_NAMES, result.x, strict=True)})
     errors = {

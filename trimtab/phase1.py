@@ -1,11 +1,11 @@
 """Phase 1 of Algorithm 1 in virtual time: turn-2 TTFT and TPOT at x=0 and x=1, cell by cell.
 
-The grid is the paper's (18 workloads: two first turns × nine second turns) and nine more with a long first turn, so that every context
-class is measured, × 10 QPS levels. An arm runs until 300 later turns are answered or 120 virtual seconds have passed. A
-turn without a first token after 30 s has failed (the paper's time-out).
+The grid is the paper's (18 workloads: two first turns × nine second turns) and nine more with a long first
+turn, so that every context class is measured, × 10 QPS levels. An arm runs until 300 later turns are answered
+or 120 virtual seconds have passed. A turn without a first token after 30 s has failed (the paper's time-out).
 
-Beside the cell's own numbers each run leaves what the latency model is fitted to: TTFTs of turns that met no backlog, and the mean
-step time against the mean batch and context on D.
+Beside the cell's own numbers each run leaves what the latency model is fitted to: TTFTs of turns that met no
+backlog, and the mean step time against the mean batch and context on D.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ LIMIT_S = 120.0
 TIMEOUT_S = 30.0
 ROWS_PER_ARM = 12
 FIT_QPS = 4.0
-"""TTFTs for the fit come from levels up to this: above it, turns without a backlog of their own still meet other people's."""
+"""TTFTs for the fit come from levels up to this: above it, turns without a backlog of their own still meet
+other people's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,8 @@ class TtftRow:
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """Mean time per output token of a run, against mean batch, context tokens and appends on one D while it was steady."""
+    """Mean time per output token of a run, against mean batch, context tokens and appends on one D while it
+    was steady."""
 
     batch: float
     context: float

@@ -1,7 +1,7 @@
 """The headline scenarios: traffic that stresses D in one phase and P in another, on an emulated fleet.
 
-H1 agents, one P out and back; H3 retrieval chat with an ingest tenant in the middle; H4 a day in five phases. Loads and SLOs are
-fixed: never tune them to a result. Source: docs/explanation/scenarios.md.
+H1 agents, one P out and back; H3 retrieval chat with an ingest tenant in the middle; H4 a day in five phases.
+Loads and SLOs are fixed: never tune them to a result. Source: docs/explanation/scenarios.md.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""How a run is judged: attainment and hold per phase, as the issue tracker and docs/reference/demo.md define them.
+"""How a run is judged: attainment and hold per phase, as the issue tracker and docs/reference/demo.md define
+them.
 
-Per phase, without its first `settle_s`, by the time a turn was accepted: P99 TTFT of later turns and P99 TPOT of all turns with at
-least 8 tokens, against the SLOs (hold: both inside). Attainment J: the share of later turns that meet the TTFT SLO and, with at least 8
-tokens, the TPOT SLO, then the plain mean over phases. Turns that still wait past the SLO when the run ends are misses; turns cut
-off by the end before that are no evidence.
+Per phase, without its first `settle_s`, by the time a turn was accepted: P99 TTFT of later turns and P99 TPOT
+of all turns with at least 8 tokens, against the SLOs (hold: both inside). Attainment J: the share of later
+turns that meet the TTFT SLO and, with at least 8 tokens, the TPOT SLO, then the plain mean over phases. Turns
+that still wait past the SLO when the run ends are misses; turns cut off by the end before that are no
+evidence.
 """
 
 from __future__ import annotations

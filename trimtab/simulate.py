@@ -1,9 +1,11 @@
 """Fleet, router core and controller together in virtual time: the production code on emulated engines.
 
-This module is what `router.dispatch` is to sockets: it accepts turns, drives handshakes, relays what the engines say, and calls the
-tick. People and tools think, then send the next turn; a turn that fails ends its conversation.
+This module is what `router.dispatch` is to sockets: it accepts turns, drives handshakes, relays what the
+engines say, and calls the tick. People and tools think, then send the next turn; a turn that fails ends its
+conversation.
 
-Node failures are known to the router at once (no health-check delay). Left out: client time-outs, network and tokenizer time.
+Node failures are known to the router at once (no health-check delay). Left out: client time-outs, network and
+tokenizer time.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from emulator.fleet import Role as NodeKind
 from emulator.profiles import EngineProfile
 from emulator.workload import ConversationPlan, Phase
 from router.connectors import CONNECTORS
-from router.connectors.protocol import Leg, LegReply, Purpose
+from router.connectors.protocol import ConnectorOptions, Leg, LegReply, Purpose
 from router.core import Decider, Flight, RouterCore
 from router.current import Current
 from router.decision import decide
@@ -93,7 +95,7 @@ class Simulation:
                 Node(NodeId(name), ROLES[role], profile.kv_capacity_tokens, block_tokens=profile.block_tokens)
                 for name, role in self.fleet.roles.items()
             ],
-            CONNECTORS["nixl"](lease_s=profile.lease_s, block_tokens=profile.block_tokens),
+            CONNECTORS["nixl"](ConnectorOptions(lease_s=profile.lease_s, block_tokens=profile.block_tokens)),
             slos,
             decider=decider,
         )
@@ -131,7 +133,11 @@ class Simulation:
         """Turns in flight now."""
         flights = self.core.flights()
         return [
-            Unfinished(f.number, f.turn.accepted_s, None if f.watch.first_s is None else f.watch.first_s - f.watch.accepted_s)
+            Unfinished(
+                f.number,
+                f.turn.accepted_s,
+                None if f.watch.first_s is None else f.watch.first_s - f.watch.accepted_s,
+            )
             for f in flights
         ]
 
@@ -245,4 +251,3 @@ class Simulation:
         tally = self.tallies[self._model]
         self.ticks.append(TickView(now, outputs.models[self._model], tally.later_turns, tally.local_turns))
         self.events.after(TICK_S, self._tick)
-

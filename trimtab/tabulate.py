@@ -14,15 +14,16 @@ from .demo import HERO, Outcome
 
 
 def result_table(outcome: Outcome, command: str, commit: str) -> Table:
-    """One row a policy, best attainment first: attainment, margin, seeds that hold, and per phase the median P99s."""
+    """One row a policy, best attainment first: attainment, margin, seeds that hold, and per phase the median
+    P99s."""
     scenario = outcome.scenario
     limits = {slo.signal: (slo.threshold_s or 0.0) * 1e3 for slo in scenario.slos}
+    limits_text = f"P99 TTFT of later turns ≤ {limits[Signal.TTFT]:g} ms, P99 TPOT ≤ {limits[Signal.TPOT]:g} ms"
     table = Table(
-        title=f"{scenario.title}\n{scenario.profile}, {scenario.topology}, "
-        f"P99 TTFT of later turns ≤ {limits[Signal.TTFT]:g} ms, P99 TPOT ≤ {limits[Signal.TPOT]:g} ms, {len(outcome.seeds)} seeds",
-        caption=f"J: later turns that meet both SLOs, mean over phases. Margin: controller − policy in J, percentage points, paired, "
-        f"95 %.\nPer phase: median over seeds of P99 TTFT / P99 TPOT in ms, and the share of seeds that hold.\n"
-        f"source: emulated · {command} · {commit}",
+        title=f"{scenario.title}\n{scenario.profile}, {scenario.topology}, {limits_text}, {len(outcome.seeds)} seeds",
+        caption="J: later turns that meet both SLOs, mean over phases. Margin: controller − policy in J, percentage points, "
+        "paired, ± 95 % interval.\nPer phase: median over seeds of P99 TTFT / P99 TPOT in ms · share of seeds that hold "
+        f"both.\nsource: emulated · {command} · {commit}",
         caption_justify="left",
         title_justify="left",
     )
@@ -31,7 +32,7 @@ def result_table(outcome: Outcome, command: str, commit: str) -> Table:
     table.add_column("margin", justify="right", no_wrap=True)
     table.add_column("all", justify="right")
     for phase in scenario.phases:
-        table.add_column(phase.label, justify="right")
+        table.add_column(phase.label.replace(", ", ",\n").replace(" + ", "\n+ "), justify="right", no_wrap=True)
     for policy in sorted(outcome.runs, key=lambda name: -fmean(outcome.attainments(name))):
         runs = outcome.runs[policy]
         mean, width = outcome.margin(policy)
@@ -42,7 +43,7 @@ def result_table(outcome: Outcome, command: str, commit: str) -> Table:
             ttft = median(s.p99_ttft_ms if s.p99_ttft_ms is not None else 0.0 for s in scores)
             tpot = median(s.p99_tpot_ms if s.p99_tpot_ms is not None else 0.0 for s in scores)
             hold = fmean(s.hold for s in scores)
-            cell = Text(f"{ttft:.0f} / {tpot:.0f}  {hold:.1f}")
+            cell = Text(f"{ttft:.0f} / {tpot:.0f} · {hold:.1f}")
             cell.stylize("green" if ttft <= limits[Signal.TTFT] and tpot <= limits[Signal.TPOT] else "red")
             cells.append(cell)
         table.add_row(

@@ -1,8 +1,9 @@
 """AIMD on the price, the default law.
 
-TPOT over its SLO and relatively the worse: σ ← back_off · σ, the price rises and less goes local. Else TTFT over: σ ← min(1, σ + gain).
-Else hold. σ is PriceRange's coordinate. Steps of .96 and .02 a 5-s tick were chosen on the fleet simulation of
-docs/explanation/scenarios.md; faster ones oscillate. The state is the actuator, so clipping is anti-windup.
+TPOT over its SLO and relatively the worse: σ ← back_off · σ, the price rises and less goes local. Else TTFT
+over: σ ← min(1, σ + gain). Else hold. σ is PriceRange's coordinate. Steps of .96 and .02 a 5-s tick were
+chosen on the fleet simulation of docs/explanation/scenarios.md; faster ones oscillate. The state is the
+actuator, so clipping is anti-windup.
 """
 
 from __future__ import annotations

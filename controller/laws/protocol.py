@@ -1,4 +1,5 @@
-"""What a control law is: readings in, a new place on the price range out. No clock, no I/O, no memory but its own state."""
+"""What a control law is: readings in, a new place on the price range out. No clock, no I/O, no memory but its
+own state."""
 
 from __future__ import annotations
 
@@ -25,9 +26,11 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PriceRange:
-    """The prices that a law may set, and the coordinate it moves on: σ = ln(high/p) / ln(high/low), 0 at high, 1 at low.
+    """The prices that a law may set, and the coordinate it moves on: σ = ln(high/p) / ln(high/low), 0 at
+    high, 1 at low.
 
-    Defaults: regimes in which the right price was known lay within .2–.6; the SLO pair moves it about tenfold.
+    Defaults: regimes in which the right price was known lay within .2–.6; the SLO pair moves it about
+    tenfold.
     """
 
     low: float = 0.02

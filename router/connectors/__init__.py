@@ -1,8 +1,11 @@
-"""Hand-over protocols between P and D, by name. To add one: a file with a `handshake` generator and a line here."""
+"""Hand-over protocols between P and D, by name. To add one: a file with a `handshake` generator and a line
+here."""
 
 from __future__ import annotations
 
-from .nixl import NixlConnector
-from .protocol import Connector
+from collections.abc import Callable
 
-CONNECTORS: dict[str, type[Connector]] = {"nixl": NixlConnector}
+from .nixl import NixlConnector
+from .protocol import Connector, ConnectorOptions
+
+CONNECTORS: dict[str, Callable[[ConnectorOptions], Connector]] = {"nixl": NixlConnector}

@@ -1,17 +1,18 @@
 """NIXL, as in vLLM 0.32: P answers with `kv_transfer_params`, D gets them verbatim and pulls.
 
-D does not check them. Null or too few blocks and a missing request id kill its engine; an expired lease is read as garbage into
-its prefix cache. So the object is validated before D sees it, and the decode leg carries the lease as its deadline.
+D does not check them. Null or too few blocks and a missing request id kill its engine; an expired lease is
+read as garbage into its prefix cache. So the object is validated before D sees it, and the decode leg carries
+the lease as its deadline.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..placement import Placement
 from ..turn import Turn
-from .protocol import Handshake, HandshakeError, Leg, LegReply, Purpose
+from .protocol import ConnectorOptions, Handshake, HandshakeError, Leg, LegReply, Purpose
 
 PREFILL_PARAMS: Mapping[str, object] = {
     "do_remote_decode": True,
@@ -25,12 +26,9 @@ PREFILL_PARAMS: Mapping[str, object] = {
 
 @dataclass(frozen=True, slots=True)
 class NixlConnector:
-    """`lease_s`: P's kv_lease_duration. `margin_s`: how long before its end a decode leg is no longer sent. `block_tokens`: the
-    engines' block size, if known, to check that P's blocks cover the prompt."""
+    """`options.block_tokens`, if known, lets it check that P's blocks cover the prompt."""
 
-    lease_s: float = 30.0
-    margin_s: float = 2.0
-    block_tokens: int | None = None
+    options: ConnectorOptions = field(default_factory=ConnectorOptions)
 
     def handshake(self, turn: Turn, placement: Placement) -> Handshake:
         """Local: the client's request to D. Transfer: P first, then D with P's object."""
@@ -39,7 +37,7 @@ class NixlConnector:
         leg = Leg(placement.prefill, Purpose.PREFILL, PREFILL_PARAMS)
         reply = yield leg
         params = self._validated(leg, reply)
-        return Leg(placement.decode, Purpose.DECODE, params, reply.at_s + self.lease_s - self.margin_s)
+        return Leg(placement.decode, Purpose.DECODE, params, reply.at_s + self.options.lease_s - self.options.margin_s)
 
     def _validated(self, leg: Leg, reply: LegReply) -> Mapping[str, object]:
         params = reply.kv_transfer_params
@@ -62,6 +60,7 @@ class NixlConnector:
                 raise HandshakeError(leg, "kv_transfer_params hold an empty group of blocks")
             if any(type(block) is not int or block < 0 for block in (group[0], group[-1])):
                 raise HandshakeError(leg, "kv_transfer_params hold a block id that is no number")
-            if self.block_tokens and len(group) * self.block_tokens < reply.prompt_tokens:
+            block = self.options.block_tokens
+            if block and len(group) * block < reply.prompt_tokens:
                 raise HandshakeError(leg, f"{len(group)} blocks do not cover {reply.prompt_tokens} prompt tokens")
         return params

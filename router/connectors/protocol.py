@@ -1,4 +1,5 @@
-"""What a connector is: a sans-I/O handshake. It says which leg to send next and judges the replies; it never waits or sends."""
+"""What a connector is: a sans-I/O handshake. It says which leg to send next and judges the replies; it never
+waits or sends."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ class Purpose(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """One upstream request: the client's body, with these parameters added. `not_after_s`: too late to send it then."""
+    """One upstream request: the client's body, with these parameters added. `not_after_s`: too late to send
+    it then."""
 
     node: NodeId
     purpose: Purpose
@@ -42,7 +44,8 @@ class LegReply:
 
 
 class HandshakeError(Exception):
-    """A prefill reply that must not reach a decode node; the prefill has to be done again. `leg` says whose reply it was."""
+    """A prefill reply that must not reach a decode node; the prefill has to be done again. `leg` says whose
+    reply it was."""
 
     def __init__(self, leg: Leg, message: str) -> None:
         super().__init__(f"{leg.node}: {message}")
@@ -51,6 +54,16 @@ class HandshakeError(Exception):
 
 Handshake = Generator[Leg, LegReply, Leg]
 """Yields legs whose reply it needs; returns the decode leg to launch."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorOptions:
+    """What a connector needs to know of the fleet. `lease_s`: how long P keeps a prefilled prompt. `margin_s`: how long
+    before the end of the lease a decode leg is no longer sent. `block_tokens`: the engines' block size, if known."""
+
+    lease_s: float = 30.0
+    margin_s: float = 2.0
+    block_tokens: int | None = None
 
 
 class Connector(Protocol):

@@ -68,9 +68,7 @@ def invented_scenario() -> ScenarioView:
             invented_series("dynamo", 0.977, [1500, 3900, 1650], [36, 32, 41], (), [0.4, 0.42, 0.4], 2),
             invented_series("x0", 0.526, [2100, 26000, 9000], [24, 23, 26], (), [0, 0, 0], 3),
             invented_series("x1", 0.568, [2900, 11000, 19000], [85, 190, 280], (), [1, 1, 1], 4),
-            invented_series(
-                "price_0.4", 0.997, [1080, 1480, 1120], [27, 29, 27], [0.4] * 3, [0.33, 0.5, 0.32], 5
-            ),
+            invented_series("price_0.4", 0.997, [1080, 1480, 1120], [27, 29, 27], [0.4] * 3, [0.33, 0.5, 0.32], 5),
         ],
         provenance="source: invented numbers · pytest tests/dashboards · no commit · seeds 1-5",
     )
@@ -131,9 +129,7 @@ def odd_scenarios() -> dict[str, ScenarioView]:
     empty = SeriesView("empty", [], [], [], [], [], 0.0)
     return {
         "gaps": replace(whole, series=[gappy, whole.series[1]]),
-        "only gaps": replace(
-            whole, series=[SeriesView("mute", [0.0, 5.0], [None] * 2, [None] * 2, (), (), 1.0)]
-        ),
+        "only gaps": replace(whole, series=[SeriesView("mute", [0.0, 5.0], [None] * 2, [None] * 2, (), (), 1.0)]),
         "hero without samples": replace(whole, series=[empty, *whole.series]),
         "every series empty": replace(whole, series=[empty]),
         "no series": replace(whole, series=[]),
@@ -141,21 +137,16 @@ def odd_scenarios() -> dict[str, ScenarioView]:
         "no phases": replace(whole, phases=[]),
         "no phases and no series": replace(whole, phases=[], series=[]),
         "a phase of no length": replace(whole, phases=[PhaseView("now", 5.0, 5.0, 5.0)]),
-        "settle longer than its phase": replace(
-            whole, phases=[PhaseView("brief", 0.0, 30.0, 60.0), *PHASES[1:]]
-        ),
+        "settle longer than its phase": replace(whole, phases=[PhaseView("brief", 0.0, 30.0, 60.0), *PHASES[1:]]),
         "many phases and series": replace(
             whole,
             phases=[
-                PhaseView(f"a phase with a long label, number {i}", 60.0 * i, 60.0 * i + 60, 10.0)
-                for i in range(12)
+                PhaseView(f"a phase with a long label, number {i}", 60.0 * i, 60.0 * i + 60, 10.0) for i in range(12)
             ],
             series=[replace(whole.series[i % 5], policy=f"policy_{i}" * (1 + i % 3)) for i in range(11)],
         ),
         "tiny SLOs": replace(whole, ttft_slo_ms=0.2, tpot_slo_ms=0.004),
-        "no texts": replace(
-            whole, title="", provenance="", phases=[replace(phase, label="") for phase in PHASES]
-        ),
+        "no texts": replace(whole, title="", provenance="", phases=[replace(phase, label="") for phase in PHASES]),
         "long texts": replace(whole, title="long title " * 20, provenance="$HOME · a_{b}^c " * 30),
     }
 
@@ -165,9 +156,7 @@ def odd_scenarios() -> dict[str, ScenarioView]:
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 @pytest.mark.parametrize("name", odd_scenarios())
 def test_odd_scenarios_still_render_without_a_warning(tmp_path: Path, name: str, suffix: str) -> None:
-    assert rendered(odd_scenarios()[name], tmp_path / f"a.{suffix}").startswith(
-        PNG if suffix == "png" else SVG
-    )
+    assert rendered(odd_scenarios()[name], tmp_path / f"a.{suffix}").startswith(PNG if suffix == "png" else SVG)
 
 
 def test_column_of_another_length_is_refused_by_name() -> None:

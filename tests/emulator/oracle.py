@@ -53,7 +53,7 @@ class Seen:
 # -- memory --------------------------------------------------------------------------------------------------
 
 
-@dataclass
+@dataclass(eq=False)
 class Hold:
     """What one admitted request keeps from others: cached tokens by segment, and room that is not filled yet."""
 
@@ -114,7 +114,7 @@ class PlainCache:
         return hold
 
     def end(self, hold: Hold, kept: Path) -> None:
-        self.holds = [other for other in self.holds if other is not hold]
+        self.holds.remove(hold)
         for key in [*reversed(hold.cached), *(key for key, _ in reversed(kept))]:
             if key in self.recency:
                 self.recency.remove(key)
@@ -235,13 +235,13 @@ class Oracle:
         while self.waiting:
             head = self.waiting[0]
             task = head.task
+            inside = self.prefilling + self.decoding + self.loading + self.arrived
+            if len(inside) >= self.profile.max_sequences:
+                return
             if head.prompt_tokens + task.output_tokens > self.cache.capacity:
                 self.waiting.remove(head)
                 self.seen[task.name].failed = True
                 continue
-            inside = self.prefilling + self.decoding + self.loading + self.arrived
-            if len(inside) >= self.profile.max_sequences:
-                return
             hold = self.cache.admit(task.prompt, task.output_tokens)
             if hold is None:
                 return

@@ -85,7 +85,7 @@ def conversations(
 @pytest.mark.parametrize("seed", range(4))
 def test_tight_memory_makes_both_engines_wait_evict_and_reuse_alike(seed):
     tasks = conversations(
-        random.Random(seed), count=14, turns=4, new=(1, 250), output=(1, 90), spread_s=3, system_tokens=70
+        random.Random(seed), count=40, turns=5, new=(1, 250), output=(1, 90), spread_s=4, system_tokens=70
     )
     emulation, oracle = compare(TIGHT, tasks)
     assert oracle.waits > 10 and oracle.cache.evicted > 100 and oracle.chunked > 5
@@ -97,11 +97,11 @@ def test_long_contexts_and_prompts_beyond_the_token_budget_agree(profile):
     profile = replace(profile, kv_capacity_tokens=120_000)
     tasks = conversations(
         random.Random(7),
-        count=10,
-        turns=3,
+        count=40,
+        turns=4,
         new=(20, 22_000),
-        output=(1, 250),
-        spread_s=8,
+        output=(1, 300),
+        spread_s=30,
         system_tokens=3000,
     )
     _, oracle = compare(profile, tasks)
@@ -110,7 +110,7 @@ def test_long_contexts_and_prompts_beyond_the_token_budget_agree(profile):
 
 def test_a_wide_batch_agrees():
     tasks = conversations(
-        random.Random(3), count=80, turns=2, new=(5, 400), output=(20, 120), spread_s=2, kinds=(Kind.FULL,)
+        random.Random(3), count=300, turns=2, new=(5, 400), output=(20, 200), spread_s=2, kinds=(Kind.FULL,)
     )
     compare(LLAMA_3_1_8B_H100, tasks)
 
@@ -138,23 +138,21 @@ def test_requests_that_can_never_fit_fail_and_hold_up_nobody():
 def test_clients_that_leave_change_nothing_else(seed):
     tasks = conversations(
         random.Random(100 + seed),
-        count=16,
+        count=40,
         turns=3,
         new=(1, 250),
         output=(1, 90),
-        spread_s=2,
+        spread_s=4,
         system_tokens=40,
         aborts=0.35,
     )
     emulation, _ = compare(TIGHT, tasks)
-    assert sum(view.last_s is None and not view.failed for view in emulation.seen.values()) >= 3
+    assert sum(view.last_s is None and not view.failed for view in emulation.seen.values()) >= 5
 
 
 def test_the_same_tasks_give_the_same_times_to_the_last_bit():
     def once() -> dict[str, Seen]:
-        tasks = conversations(
-            random.Random(5), count=12, turns=3, new=(1, 200), output=(1, 80), spread_s=1, aborts=0.2
-        )
+        tasks = conversations(random.Random(5), count=12, turns=3, new=(1, 200), output=(1, 80), spread_s=1, aborts=0.2)
         return emulate(TIGHT, tasks).seen
 
     assert once() == once()
@@ -215,7 +213,7 @@ def workloads(draw) -> tuple[EngineProfile, list[Task]]:
     return profile, tasks
 
 
-@settings(max_examples=150)
+@settings(max_examples=600)
 @given(workloads())
 def test_any_small_workload_agrees(workload):
     compare(*workload)

@@ -210,7 +210,7 @@ def test_what_follows_a_segment_goes_before_it():
         grant(cache, ((f"x{tokens}{len(sizes)}", tokens),), 1)
         sizes.append(left(cache))
     assert sizes == [
-        {"system": 50, "a": 50, "b": 50 - 41 + 50},  # 50 tokens were free
+        {"system": 50, "a": 50, "b": 50},  # 50 tokens were free
         {"system": 50, "a": 50, "b": 28},
         {"system": 50, "a": 37},
         {"system": 47},
@@ -292,7 +292,7 @@ ACTIONS = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=500)
 @given(st.integers(40, 160), st.sampled_from([1, 4, 16]), st.lists(ACTIONS, max_size=40))
 def test_any_history_keeps_the_accounts_right_and_evicts_as_the_plain_cache_does(capacity, block, actions):
     cache, plain = PrefixCache(capacity, block), PlainCache(capacity, block)

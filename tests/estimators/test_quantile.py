@@ -148,9 +148,7 @@ def test_never_is_a_sample_and_less_than_everything_is_none():
         filled([1.0]).estimate(0.0, extra=[math.nan])
 
 
-@pytest.mark.parametrize(
-    "bad", [{"q": 0.0}, {"q": 1.0}, {"q": 0.5, "slices": 0}, {"q": 0.5, "cap_per_slice": 1}]
-)
+@pytest.mark.parametrize("bad", [{"q": 0.0}, {"q": 1.0}, {"q": 0.5, "slices": 0}, {"q": 0.5, "cap_per_slice": 1}])
 def test_a_window_that_can_hold_nothing_cannot_be_made(bad):
     with pytest.raises(ValueError, match="no window"):
         WindowedQuantile(**bad)
@@ -158,9 +156,7 @@ def test_a_window_that_can_hold_nothing_cannot_be_made(bad):
 
 @settings(derandomize=True)
 @given(st.lists(st.floats(0.0, 100.0), min_size=1, max_size=300), st.integers(2, 40), quantiles)
-def test_a_full_slice_counts_every_sample_and_keeps_its_largest_exactly(
-    values: list[float], cap: int, q: float
-):
+def test_a_full_slice_counts_every_sample_and_keeps_its_largest_exactly(values: list[float], cap: int, q: float):
     n = len(values)
     estimate = filled(values, q, cap_per_slice=cap).estimate(0.0)
     exact = nearest_rank(sorted(values), q)

@@ -96,9 +96,7 @@ def test_a_reply_without_any_token_is_judged_by_how_long_it_took():
 
 @pytest.mark.parametrize("outcome", Outcome)
 @pytest.mark.parametrize("signal", sorted(STREAMED))
-def test_a_turn_that_does_not_stream_has_no_token_times_whatever_became_of_it(
-    signal: Signal, outcome: Outcome
-):
+def test_a_turn_that_does_not_stream_has_no_token_times_whatever_became_of_it(signal: Signal, outcome: Outcome):
     assert judge(slo(signal), replace(SLOW, streaming=False, outcome=outcome)) is EXCLUDED
 
 
@@ -131,17 +129,13 @@ def test_a_match_is_by_model_glob_turn_range_and_streaming():
     assert Match().covers("anything", 1, False)
 
 
-@pytest.mark.parametrize(
-    "match", [Match(("qwen*",)), Match(turn_min=3), Match(turn_max=1), Match(streaming=False)]
-)
+@pytest.mark.parametrize("match", [Match(("qwen*",)), Match(turn_min=3), Match(turn_max=1), Match(streaming=False)])
 def test_a_turn_outside_the_match_is_excluded_even_when_it_failed(match: Match):
     outside = replace(ended(Outcome.FAILED), turn=2)  # type: ignore[type-var]
     assert judge(replace(SUCCESS, match=match), outside) is EXCLUDED
 
 
-@pytest.mark.parametrize(
-    ("objective", "epsilon"), [(0.99, 0.01), (0.999, 0.001), (0.5, 0.5), (0.9999, 0.0001)]
-)
+@pytest.mark.parametrize(("objective", "epsilon"), [(0.99, 0.01), (0.999, 0.001), (0.5, 0.5), (0.9999, 0.0001)])
 def test_epsilon_is_exactly_what_the_objective_leaves(objective: float, epsilon: float):
     assert replace(SUCCESS, objective=objective).epsilon == epsilon
 
@@ -163,9 +157,7 @@ def test_moving_an_slo_to_another_line_does_not_change_it():
         (Signal.SUCCESS, 0.0, None),
     ],
 )
-def test_an_slo_that_promises_nothing_cannot_be_made(
-    signal: Signal, objective: float, threshold_s: float | None
-):
+def test_an_slo_that_promises_nothing_cannot_be_made(signal: Signal, objective: float, threshold_s: float | None):
     with pytest.raises(ValueError, match="bad-one"):
         Slo("bad-one", signal, objective, threshold_s)
 

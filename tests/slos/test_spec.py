@@ -98,12 +98,8 @@ def test_a_match_says_which_turns_count(match: str, expected: Match):
 
 
 def test_a_problem_is_one_line_with_place_code_path_and_fix():
-    found = problems(
-        "version: 1\nslos:\n  - name: chat-tpot\n    signal: tpot\n    percent: 95\n\n    max: 500\n"
-    )
-    assert [str(each) for each in found] == [
-        'slo.yaml:7:5 E203 slos[0].max: "500" has no unit; write 500ms or 0.5s'
-    ]
+    found = problems("version: 1\nslos:\n  - name: chat-tpot\n    signal: tpot\n    percent: 95\n\n    max: 500\n")
+    assert [str(each) for each in found] == ['slo.yaml:7:5 E203 slos[0].max: "500" has no unit; write 500ms or 0.5s']
 
 
 def test_all_problems_of_a_file_come_at_once_in_the_order_of_its_lines():
@@ -263,11 +259,7 @@ def test_a_file_without_objectives_is_refused(text: str):
 
 traps = ["<<: *a", "&a ", "!!int ", "---\n", "...\n", "yes", "1e3", "12:30:00", ".inf", "~", "%YAML 9.9"]
 traps += ['"\\ud800"', '"\\UFFFFFFFF"', '"\\x"', "? ", "- - - ", "  - name: tpot\n", "\r\n", "objective: "]
-added = (
-    st.text(max_size=6)
-    | st.sampled_from("\t\n :-?&*!|>'\"%@`{}[],#\\\x00\ufeff\u2028é")
-    | st.sampled_from(traps)
-)
+added = st.text(max_size=6) | st.sampled_from("\t\n :-?&*!|>'\"%@`{}[],#\\\x00\ufeff\u2028é") | st.sampled_from(traps)
 edit = st.tuples(st.integers(0, len(EXAMPLE)), st.integers(0, 12), added)
 
 
