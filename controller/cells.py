@@ -94,5 +94,8 @@ def _value(slo: Slo, record: TurnRecord) -> float | None:
     if record.outcome in (Outcome.FAILED, Outcome.TIMED_OUT):
         return inf
     if slo.signal is Signal.TTFT:
+        if record.ttft_s is None and record.outcome is Outcome.CLIENT_GONE:
+            # What a client that gave up has waited bounds its TTFT from below, as for a turn that still waits.
+            return record.waited_s if slo.threshold_s is not None and record.waited_s > slo.threshold_s else None
         return record.ttft_s
     return record.tpot_s if record.output_tokens >= LAW_MIN_OUTPUT_TOKENS else None

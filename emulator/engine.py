@@ -47,6 +47,8 @@ class Job:
     on_failed: Callable[[Job, float], None]
     transfer: Callable[[Job, Callable[[bool], None]], None] | None = None
     """RECEIVE: fetches the `left` tokens that this node lacks; calls back with whether they arrived."""
+    on_token: Callable[[float], None] | None = None
+    """Each token after the first, at the time it is seen: for whoever follows `Engine.on_stretch` (pace.py)."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     grant: Grant | None = None
@@ -57,10 +59,16 @@ class Job:
     """The first token is out."""
     muted: bool = False
     """The client left or has been told of a failure: no callback follows."""
+    poisoned: bool = False
+    """What it received was not its prompt's KV."""
+    queued_s: float = 0.0
+    """When the scheduler got it."""
+    scheduled_s: float = 0.0
+    """When it was admitted; RECEIVE: when it joined the batch."""
 
 
 @dataclass(slots=True)
-class _Stretch:
+class Stretch:
     """`steps` equal-batch steps that began at `start_s`; only a decode-only stretch has more than one."""
 
     start_s: float
@@ -73,6 +81,7 @@ class _Stretch:
     chunks: list[tuple[Job, int]] = field(default_factory=list)
 
     def end_s(self, steps: int) -> float:
+        """When that many of its steps are done."""
         reads = steps * self.read_ms + self.growth_ms * (steps * (steps - 1) / 2)
         return self.start_s + (steps * self.base_ms + reads) / 1e3
 
@@ -106,6 +115,11 @@ class Engine:
         """Counts process starts: what an earlier process held is gone."""
         self.busy_s = 0.0
         self.steps_done = 0
+        self.on_stretch: Callable[[Stretch, list[Job]], None] | None = None
+        """Told of each stretch as it begins, and of the jobs that get a token at the end of every step of it.
+
+        Its `steps` may shrink while it runs, but only to a boundary that is not past.
+        """
         self._events = events
         self._time = StepTime(profile)
         self._waiting: deque[Job] = deque()
@@ -117,15 +131,15 @@ class Engine:
         self._loading: dict[Job, None] = {}
         self._fronting: dict[Job, None] = {}
         self._context_tokens = 0
-        self._stretch: _Stretch | None = None
+        self._stretch: Stretch | None = None
         self._plan = 0
         self._order = 0
         self._aborted = False
 
     # -- the front -------------------------------------------------------------------------------------------
 
-    def submit(self, job: Job) -> None:
-        """Take a request now. It reaches the scheduler after the front's time."""
+    def submit(self, job: Job, arrived_s: float | None = None) -> None:
+        """Take a request. It reaches the scheduler after the front's time, counted from `arrived_s` (default: now)."""
         if not self.alive:
             self._events.after(0.0, self._fail, job)
             return
@@ -136,7 +150,8 @@ class Engine:
         else:
             front_ms = p.front_ms + p.tokenise_ms_per_token * (job.prompt_tokens - self.cache.hit_tokens(job.prompt))
         self._fronting[job] = None
-        self._events.after(front_ms / 1e3, self._enqueue, job, self.epoch)
+        since_s = self._events.now_s if arrived_s is None else arrived_s
+        self._events.at(since_s + front_ms / 1e3, self._enqueue, job, self.epoch)
 
     def abort(self, job: Job) -> None:
         """The client left: no callback follows.
@@ -192,6 +207,12 @@ class Engine:
         return len(self._waiting) + len(self._loading) + len(self._arrived)
 
     @property
+    def fetching(self) -> tuple[int, int, int]:
+        """Requests whose KV is to come: not begun for want of memory, on the way, arrived but not in the batch."""
+        to_start = sum(job.kind is Kind.RECEIVE for job in self._waiting)
+        return to_start, len(self._loading), len(self._arrived)
+
+    @property
     def kv_usage(self) -> float:
         """Share of the KV memory held by running requests and leases, 0..1 (idle cached blocks are free)."""
         return self.cache.in_use_tokens / self.cache.capacity_tokens
@@ -202,6 +223,7 @@ class Engine:
         self._fronting.pop(job, None)
         if job.ended or epoch != self.epoch:
             return
+        job.queued_s = self._events.now_s
         self._waiting.append(job)
         if job.kind is Kind.RECEIVE and len(self._waiting) == 1:
             # A transfer needs memory, not a step: it starts at once if there is room, joins when it arrived.
@@ -213,7 +235,7 @@ class Engine:
         if epoch != self.epoch:
             return
         self._loading.pop(job, None)
-        if ok or job.ended:
+        if ok:
             self._arrived.append(job)
         else:  # kv_load_failure_policy=fail, vLLM's default
             self._free(job)
@@ -235,7 +257,7 @@ class Engine:
             stretch.steps = steps
             self._schedule(stretch)
 
-    def _schedule(self, stretch: _Stretch) -> None:
+    def _schedule(self, stretch: Stretch) -> None:
         self._plan += 1
         self._events.at(stretch.end_s(stretch.steps), self._end_of_stretch, self._plan)
 
@@ -274,7 +296,7 @@ class Engine:
             else:
                 job.on_done(job, now if job.kind is Kind.PREFILL else seen_s)
 
-    def _finish(self, finished: list[tuple[Job, bool]], stretch: _Stretch) -> None:
+    def _finish(self, finished: list[tuple[Job, bool]], stretch: Stretch) -> None:
         for job in self._first_pending:
             job.streaming = True
             finished.append((job, False))
@@ -316,6 +338,7 @@ class Engine:
                 self._free(job)
                 continue
             stall_ms += self.profile.link.receive_stall_ms
+            job.scheduled_s = self._events.now_s
             self._first_pending.append(job)
             self._run(job, job.output_tokens)
         self._arrived.clear()
@@ -340,6 +363,7 @@ class Engine:
                 return
             waiting.popleft()
             job.grant = grant
+            job.scheduled_s = self._events.now_s
             job.cached_tokens = grant.hit_tokens
             job.left = job.prompt_tokens - grant.hit_tokens
             if job.kind is Kind.RECEIVE:
@@ -363,20 +387,21 @@ class Engine:
         if chunks:
             sizes = [(new, job.prompt_tokens - job.left) for job, new in chunks]
             base = self._time.mixed_ms(batch, self._context_tokens, sizes, stall_ms)
-            stretch = _Stretch(now_s, 1, base, 0.0, 0.0, chunks)
+            stretch = Stretch(now_s, 1, base, 0.0, 0.0, chunks)
         elif batch:
             steps = 1 if self._first_pending else self._running[0][0] - self.steps_done
             kv = self._time.kv_read
             base = self._time.decode_base_ms(batch) + stall_ms
-            stretch = _Stretch(now_s, steps, base, kv * self._context_tokens, kv * batch)
+            stretch = Stretch(now_s, steps, base, kv * self._context_tokens, kv * batch)
         else:
             return
         self._stretch = stretch
         self._schedule(stretch)
+        if self.on_stretch is not None:
+            self.on_stretch(stretch, [job for _, _, job in self._running if job.streaming])
 
     def _drop_aborted(self) -> None:
         self._waiting = deque(job for job in self._waiting if not job.ended)
-        self._first_pending = [job for job in self._first_pending if not job.ended]
         for job in [job for job in self._chunking if job.ended]:
             self._chunking.remove(job)
             self._free(job)

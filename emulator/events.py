@@ -37,6 +37,11 @@ class Events:
         return done
 
     @property
+    def next_s(self) -> float | None:
+        """When the next event is due; None if there is none."""
+        return self._heap[0][0] if self._heap else None
+
+    @property
     def pending(self) -> int:
         """Events still on the agenda."""
         return len(self._heap)

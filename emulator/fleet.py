@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 from .engine import Engine, Job, Kind
 from .events import Events
@@ -64,6 +65,25 @@ class Reply:
     kv_transfer_params: dict[str, object] | None = None
 
 
+class Witness(Protocol):
+    """Told what a node's own counters would say and no reply carries. Virtual-time runs need none."""
+
+    def pulled(self, node: str, tokens: int, took_s: float) -> None:
+        """`node` has read that many tokens."""
+
+    def pull_failed(self, node: str) -> None:
+        """`node` could not read."""
+
+    def stale_read(self, node: str, owner: str) -> None:
+        """`node` has read what `owner` no longer held for it."""
+
+    def lease_expired(self, owner: str) -> None:
+        """Nobody read it in time."""
+
+    def died(self, node: str) -> None:
+        """Its process is gone."""
+
+
 @dataclass(slots=True)
 class _Lease:
     job: Job
@@ -82,14 +102,14 @@ OnFailed = Callable[[float, int], None]
 class Call:
     """A request in flight; `abort` is the client closing its connection."""
 
-    __slots__ = ("_fleet", "_job", "_node")
+    __slots__ = ("_engine", "job")
 
-    def __init__(self, fleet: Fleet, node: str, job: Job) -> None:
-        self._fleet, self._node, self._job = fleet, node, job
+    def __init__(self, engine: Engine, job: Job) -> None:
+        self._engine, self.job = engine, job
 
     def abort(self) -> None:
         """Stop the work; no callback follows."""
-        self._fleet.engines[self._node].abort(self._job)
+        self._engine.abort(self.job)
 
 
 class Fleet:
@@ -109,6 +129,7 @@ class Fleet:
         self.poisoned_reads = 0
         self.leases_expired = 0
         self.transferred_tokens = 0
+        self.witness: Witness | None = None
         self._links_busy_until_s = dict.fromkeys(self.engines, 0.0)
         self._leases: dict[str, _Lease] = {}
         self._issued = 0
@@ -120,15 +141,31 @@ class Fleet:
 
     def kill(self, node: str) -> None:
         """The node's process dies now."""
+        was_alive = self.engines[node].alive
         self._links_busy_until_s[node] = 0.0
         self.engines[node].kill()
+        if was_alive and self.witness is not None:
+            self.witness.died(node)
 
     def revive(self, node: str) -> None:
         """The node comes back, empty."""
         self.engines[node].revive()
 
-    def call(self, node: str, request: Request, on_first: OnFirst | None, on_done: OnDone, on_failed: OnFailed) -> Call:
-        """Send a request to a node now. One of on_done and on_failed(status) follows, unless aborted."""
+    def call(
+        self,
+        node: str,
+        request: Request,
+        on_first: OnFirst | None,
+        on_done: OnDone,
+        on_failed: OnFailed,
+        *,
+        on_token: Callable[[float], None] | None = None,
+        arrived_s: float | None = None,
+    ) -> Call:
+        """Send a request to a node now. One of on_done and on_failed(status) follows, unless aborted.
+
+        `arrived_s` counts the front's time from earlier than now.
+        """
         params = request.kv_transfer_params
         if params is not None and params.get("do_remote_decode"):
             kind = Kind.PREFILL
@@ -148,10 +185,19 @@ class Fleet:
             lambda job, at_s: on_done(at_s, self._reply(node, job, foreign)),
             lambda job, at_s: on_failed(at_s, 503 if not self.engines[node].alive else 500),
         )
+        job.on_token = on_token
         if kind is Kind.RECEIVE:
             self._prepare_pull(node, job, params or {})
-        self.engines[node].submit(job)
-        return Call(self, node, job)
+        engine = self.engines[node]
+        engine.submit(job, arrived_s)
+        return Call(engine, job)
+
+    def refuse(self, params: Mapping[str, object]) -> None:
+        """The decode leg was refused before it reached its engine: P need not wait for it."""
+        remote_id = params.get("remote_request_id")
+        lease = self._leases.get(remote_id) if isinstance(remote_id, str) else None
+        if lease is not None:
+            self._close(str(remote_id), lease)
 
     def _reply(self, node: str, job: Job, foreign: object) -> Reply:
         if job.kind is not Kind.PREFILL:
@@ -187,10 +233,11 @@ class Fleet:
         if lease is not None:
             lease.reader = job
         owner = self.engines.get(str(params.get("remote_engine_id")))
-        job.transfer = lambda job, arrived: self._pull(remote_id, owner, lease, job, arrived)
+        job.transfer = lambda job, arrived: self._pull(node, remote_id, owner, lease, job, arrived)
 
     def _pull(
         self,
+        node: str,
         remote_id: str,
         owner: Engine | None,
         lease: _Lease | None,
@@ -198,23 +245,40 @@ class Fleet:
         arrived: Callable[[bool], None],
     ) -> None:
         if owner is None or not owner.alive or (lease is not None and not self._owner_lives(lease)):
+            if self.witness is not None:
+                self.witness.pull_failed(node)
             self.events.after(0.0, arrived, False)
             return
         if lease is None or lease.over:
             self.poisoned_reads += 1
+            job.poisoned = True
+            if self.witness is not None:
+                self.witness.stale_read(node, owner.name)
             self.events.after(0.0, arrived, True)
             return
+        if lease.job.prompt != job.prompt:  # another prompt's handle: vLLM compares no tokens either
+            self.poisoned_reads += 1
+            job.poisoned = True
         link = self.profile.link
         start_s = max(self.events.now_s, self._links_busy_until_s[lease.owner])
         took_ms = link.fixed_ms + wire_ms(job.left, self.profile.kv_bytes_per_token, link.bandwidth_gb_s)
         self._links_busy_until_s[lease.owner] = start_s + took_ms / 1e3
         self.transferred_tokens += job.left
-        self.events.at(start_s + took_ms / 1e3, self._pulled, remote_id, lease, arrived)
+        self.events.at(
+            start_s + took_ms / 1e3, self._pulled, node, remote_id, lease, (job.left, took_ms / 1e3), arrived
+        )
 
-    def _pulled(self, remote_id: str, lease: _Lease, arrived: Callable[[bool], None]) -> None:
+    def _pulled(
+        self, node: str, remote_id: str, lease: _Lease, read: tuple[int, float], arrived: Callable[[bool], None]
+    ) -> None:
         ok = self._owner_lives(lease)
         if ok:
             self._close(remote_id, lease)
+        if self.witness is not None:
+            if ok:
+                self.witness.pulled(node, *read)
+            else:
+                self.witness.pull_failed(node)
         arrived(ok)
 
     def _expire(self, remote_id: str) -> None:
@@ -226,6 +290,8 @@ class Fleet:
                 self.events.after(self.profile.lease_s, self._expire, remote_id)
                 return
             self.leases_expired += 1
+            if self.witness is not None:
+                self.witness.lease_expired(lease.owner)
         self._close(remote_id, lease)
 
     def _close(self, remote_id: str, lease: _Lease) -> None:

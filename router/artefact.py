@@ -4,7 +4,8 @@ origin.
     format, model, hardware, topology, engine, date, source, command, seed, samples
     latency_model   ten constants (router/latency.py) and how well they fit
     table           axes, saved_ms, cost (router/table.py)
-    paper           cells: context, turn2, qps, and the two arms' n, success, mean and P99 of TTFT and TPOT, tokens per second
+    paper           cells: context, turn2, qps, and the two arms' n, success, mean and P99 of TTFT and TPOT, tokens
+                    per second
 
 A document that does not hold together is refused with the place and the reason; nothing is guessed.
 """
@@ -13,8 +14,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
+from math import inf
 
 from .latency import LatencyModel
 from .paper_table import QPS_LEVELS, TURN2_TYPES, CellKey, ContextClass, PaperCell, PaperTable
@@ -100,6 +103,7 @@ class Artefact:
     fit: Mapping[str, float]
     cells: tuple[MeasuredCell, ...]
     digest: str
+    text: str
 
     @property
     def key(self) -> TableKey:
@@ -118,7 +122,8 @@ def dump(origin: Origin, table: LoadAwareTable, fit: Mapping[str, float], cells:
     head["latency_model"] = {**asdict(table.model), "fit": dict(fit)}
     lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
     axes = json.dumps(asdict(table.axes))
-    body = f' "table": {{\n  "axes": {axes},\n  "saved_ms": {_numbers(table.saved_ms)},\n  "cost": {_numbers(table.cost)}\n }}'
+    saved, cost = _numbers(table.saved_ms), _numbers(table.cost)
+    body = f' "table": {{\n  "axes": {axes},\n  "saved_ms": {saved},\n  "cost": {cost}\n }}'
     rows = ",\n".join(
         "   "
         + json.dumps(
@@ -143,53 +148,135 @@ def _numbers(values: tuple[float, ...]) -> str:
 def load(text: str, name: str) -> Artefact:
     """Parse a document. Raises ArtefactError; `name` is the file for its message."""
     try:
-        document = json.loads(text)
+        return _artefact(json.loads(text), text)
     except json.JSONDecodeError as error:
         raise ArtefactError(f"{name}:{error.lineno}:{error.colno} is no JSON: {error.msg}") from None
-    if not isinstance(document, dict):
-        raise ArtefactError(f"{name}: a table artefact is a JSON object")
-    if document.get("format") != FORMAT:
-        raise ArtefactError(
-            f"{name}: format {document.get('format')!r} is not {FORMAT}; rebuild it with `trimtab calibrate`"
-        )
-    place = "origin"
-    try:
-        origin = Origin(**{field.name: document[field.name] for field in fields(Origin)})
-        if origin.source not in SOURCES:
-            raise ValueError(f"source {origin.source!r} is none of {', '.join(SOURCES)}")
-        place = "latency_model"
-        constants = dict(document["latency_model"])
-        fit = {key: float(value) for key, value in constants.pop("fit").items()}
-        model = LatencyModel(**{key: float(value) for key, value in constants.items()})
-        place = "table"
-        table = document["table"]
-        axes = Axes(**{axis: tuple(float(at) for at in centres) for axis, centres in table["axes"].items()})
-        saved = tuple(float(value) for value in table["saved_ms"])
-        load_aware = LoadAwareTable(axes, model, saved, tuple(float(value) for value in table["cost"]))
-        cells = []
-        for at, row in enumerate(document["paper"]["cells"]):
-            place = f"paper.cells[{at}]"
-            cells.append(_cell(row))
-    except KeyError as error:
-        raise ArtefactError(f"{name}: {place}: {error.args[0]!r} is missing") from None
-    except (TypeError, ValueError, AttributeError) as error:
-        raise ArtefactError(f"{name}: {place}: {error}") from None
-    return Artefact(origin, load_aware, fit, tuple(cells), hashlib.sha256(text.encode()).hexdigest())
+    except RecursionError:
+        raise ArtefactError(f"{name}: a table artefact is not nested that deep") from None
+    except ValueError as error:
+        raise ArtefactError(f"{name}: {error}") from None
 
 
-def _cell(row: Mapping[str, object]) -> MeasuredCell:
-    turn2, qps = row["turn2"], row["qps"]
+def _artefact(value: object, text: str) -> Artefact:
+    if not isinstance(value, dict):
+        raise ValueError("a table artefact is a JSON object")
+    if value.get("format") != FORMAT:
+        raise ValueError(f"format {value.get('format')!r:.40} is not {FORMAT}; rebuild it with `trimtab calibrate`")
+    document = _members(value, "", (*_names(Origin), "latency_model", "table", "paper"), others=True)
+    origin = Origin(
+        model=_text(document["model"], "model"),
+        hardware=_text(document["hardware"], "hardware"),
+        topology=_text(document["topology"], "topology"),
+        engine=_text(document["engine"], "engine"),
+        date=_text(document["date"], "date"),
+        source=_text(document["source"], "source"),
+        command=_text(document["command"], "command"),
+        seed=_count(document["seed"], "seed"),
+        samples=_count(document["samples"], "samples"),
+    )
+    if origin.source not in SOURCES:
+        raise ValueError(f"source {origin.source!r:.40} is none of {', '.join(SOURCES)}")
+    constants = _members(document["latency_model"], "latency_model.", (*_names(LatencyModel), "fit"))
+    fit = _members(constants.pop("fit"), "latency_model.fit.", (), others=True)
+    model = LatencyModel(**{key: _number(ms, f"latency_model.{key}") for key, ms in constants.items()})
+    table = _members(document["table"], "table.", ("axes", "saved_ms", "cost"))
+    axes = _members(table["axes"], "table.axes.", _names(Axes))
+    load_aware = LoadAwareTable(
+        Axes(**{axis: _floats(centres, f"table.axes.{axis}") for axis, centres in axes.items()}),
+        model,
+        _floats(table["saved_ms"], "table.saved_ms"),
+        _floats(table["cost"], "table.cost"),
+    )
+    rows = _list(_members(document["paper"], "paper.", ("cells",))["cells"], "paper.cells")
+    cells = tuple(_cell(row, f"paper.cells[{at}].") for at, row in enumerate(rows))
+    for key, times in Counter(cell.key for cell in cells).items():
+        if times > 1:
+            raise ValueError(f"paper.cells has {times} cells {key}")
+    errors = {key: _number(error, f"latency_model.fit.{key}") for key, error in fit.items()}
+    return Artefact(origin, load_aware, errors, cells, hashlib.sha256(text.encode()).hexdigest(), text)
+
+
+def _cell(value: object, place: str) -> MeasuredCell:
+    row = _members(value, place, ("context", "turn2", "qps", "x0", "x1"))
+    context, turn2 = _text(row["context"], f"{place}context"), _text(row["turn2"], f"{place}turn2")
+    qps = _number(row["qps"], f"{place}qps")
+    if context not in list(ContextClass):
+        raise ValueError(f"{place}context {context!r:.40} is none of {', '.join(ContextClass)}")
     if turn2 not in TURN2_TYPES:
-        raise ValueError(f"turn2 {turn2!r} is none of the nine types")
+        raise ValueError(f"{place}turn2 {turn2!r:.40} is none of the nine types")
     if qps not in QPS_LEVELS:
-        raise ValueError(f"qps {qps!r} is no level of the grid")
-    assert isinstance(turn2, str) and isinstance(qps, int | float)
-    arms = []
-    for arm in ("x0", "x1"):
-        values = row[arm]
-        if not isinstance(values, dict):
-            raise ValueError(f"{arm} is no object")
-        arms.append(Arm(**values))
-        if not 0 <= arms[-1].success <= 1:
-            raise ValueError(f"{arm}.success is a share, 0..1, got {arms[-1].success}")
-    return MeasuredCell(ContextClass(str(row["context"])), turn2, float(qps), arms[0], arms[1])
+        raise ValueError(f"{place}qps {qps:g} is no level of the grid")
+    return MeasuredCell(
+        ContextClass(context), turn2, qps, _arm(row["x0"], f"{place}x0."), _arm(row["x1"], f"{place}x1.")
+    )
+
+
+def _arm(value: object, place: str) -> Arm:
+    values = _members(value, place, _names(Arm))
+    success = _number(values["success"], f"{place}success")
+    if not 0 <= success <= 1:
+        raise ValueError(f"{place}success is a share, 0..1, got {success:g}")
+    return Arm(
+        n=_count(values["n"], f"{place}n"),
+        success=success,
+        ttft_mean_ms=_latency(values["ttft_mean_ms"], f"{place}ttft_mean_ms"),
+        ttft_p99_ms=_latency(values["ttft_p99_ms"], f"{place}ttft_p99_ms"),
+        tpot_mean_ms=_latency(values["tpot_mean_ms"], f"{place}tpot_mean_ms"),
+        tpot_p99_ms=_latency(values["tpot_p99_ms"], f"{place}tpot_p99_ms"),
+        tokens_per_s=_number(values["tokens_per_s"], f"{place}tokens_per_s"),
+    )
+
+
+def _names(kind: type[Arm | Axes | LatencyModel | Origin]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
+
+
+def _members(value: object, place: str, names: Collection[str], *, others: bool = False) -> dict[str, object]:
+    """A JSON object that has these members and, unless `others`, no more. `place` ends with a dot."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{place.removesuffix('.')} is no object: {value!r:.40}")
+    for name in names:
+        if name not in value:
+            raise ValueError(f"{place}{name} is missing")
+    unknown = [] if others else sorted(value.keys() - set(names))
+    if unknown:
+        raise ValueError(f"{place}{unknown[0]} is unknown")
+    return dict(value)
+
+
+def _list(value: object, place: str) -> list[object]:
+    if not isinstance(value, list):
+        raise ValueError(f"{place} is no list: {value!r:.40}")
+    return value
+
+
+def _text(value: object, place: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{place} is no text: {value!r:.40}")
+    return value
+
+
+def _number(value: object, place: str) -> float:
+    # The comparison also keeps out whole numbers that no float can hold, and NaN.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -inf < value < inf:
+        raise ValueError(f"{place} is no finite number: {value!r:.40}")
+    return float(value)
+
+
+def _floats(value: object, place: str) -> tuple[float, ...]:
+    return tuple(_number(item, f"{place}[{at}]") for at, item in enumerate(_list(value, place)))
+
+
+def _latency(value: object, place: str) -> float | None:
+    if value is None:
+        return None
+    latency_ms = _number(value, place)
+    if latency_ms < 0:
+        raise ValueError(f"{place} is negative: {latency_ms:g}")
+    return latency_ms
+
+
+def _count(value: object, place: str) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{place} is no whole number >= 0: {value!r:.40}")
+    return value

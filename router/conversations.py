@@ -66,12 +66,15 @@ class Conversations:
                 conversation.decode_node = None
 
     def _sweep(self, now_s: float) -> None:
-        while self._by_key:
-            oldest = next(iter(self._by_key.values()))
-            if now_s - oldest.last_used_s < self.idle_s or oldest.in_flight:
-                return
-            self._by_key.popitem(last=False)
-            self.evicted += 1
+        idle = []
+        for key, conversation in self._by_key.items():
+            if now_s - conversation.last_used_s < self.idle_s:
+                break
+            if not conversation.in_flight:
+                idle.append(key)
+        for key in idle:
+            del self._by_key[key]
+        self.evicted += len(idle)
 
     def _evict_one(self) -> None:
         for key, conversation in self._by_key.items():

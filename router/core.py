@@ -156,7 +156,7 @@ class RouterCore:
         """Plan a turn. Raises NoNode if nothing can decode it."""
         conversation = self.conversations.open(turn.key, now_s)
         self._rate.update(1, now_s)
-        number = conversation.turns + 1
+        number = turn.number if turn.number is not None else conversation.turns + 1
         features, candidates, decision = self._plan(turn, number, conversation, frozenset(), now_s, coin)
         placement = pick(decision, features, candidates, self.load)
         flight = Flight(
@@ -211,12 +211,12 @@ class RouterCore:
         if flight.decoding:
             self.residency.drop(flight.placement.decode, flight.conversation.key)
         self._unbook(flight, now_s)
-        flight.attempts += 1
-        if flight.attempts > MAX_ATTEMPTS:
+        if flight.attempts >= MAX_ATTEMPTS:
             raise NoNode(f"gave up after {MAX_ATTEMPTS} attempts")
         features, candidates, decision = self._plan(
             flight.turn, flight.number, flight.conversation, frozenset(flight.avoid), now_s, flight.coin
         )
+        flight.attempts += 1
         flight.features, flight.decision = features, replace(decision, reason=reason)
         flight.placement = pick(decision, features, candidates, self.load)
         flight.handshake = self._connector.handshake(flight.turn, flight.placement)
@@ -270,6 +270,10 @@ class RouterCore:
             if f.watch.first_s is None
         ]
 
+    def is_in_flight(self, flight: Flight) -> bool:
+        """Whether the turn has not ended."""
+        return self._flights.get(flight.turn.request_id) is flight
+
     def flights(self) -> list[Flight]:
         """Turns accepted and not ended, oldest first."""
         return list(self._flights.values())
@@ -288,7 +292,9 @@ class RouterCore:
         candidates = eligible(conversation, self.nodes.values(), avoid)
         decode = choose_decode(candidates, self.residency, now_s)
         policy = self.current.publication.policy_for(decode.id)
-        prompt = conversation.context_tokens + turn.new_tokens
+        in_step = number == conversation.turns + 1 and conversation.context_tokens > 0
+        context = conversation.context_tokens if in_step else turn.history_tokens
+        prompt = context + turn.new_tokens
         latency = policy.latency(turn.model, self._topology)
         prefill = choose_prefill(candidates, conversation, prompt, self.load, self.residency, latency, now_s)
         load = self.load[decode.id]
@@ -296,7 +302,7 @@ class RouterCore:
         features = TurnFeatures(
             model=turn.model,
             turn=number,
-            n_ctx=conversation.context_tokens,
+            n_ctx=context,
             n_in=turn.new_tokens,
             n_out=round(self._length.expected_tokens(turn.model, conversation.length, turn.max_tokens)),
             uncached_d=decode.uncached_tokens(self.residency.held(decode.id, turn.key), prompt),
@@ -313,6 +319,7 @@ class RouterCore:
             decode=decode.id,
             resident=candidates.home is not None,
             replica=decode.role is Role.REPLICA,
+            local_only=turn.local_only,
         )
         return features, candidates, self._decide(policy, features, coin)
 
@@ -340,7 +347,11 @@ class RouterCore:
             flight.turn.model, self._topology
         )
         if latency is not None:
-            self.load[node].link.add(flight.turn.request_id, latency.transfer_ms(flight.features.uncached_d), now_s)
+            decode = self.nodes[flight.placement.decode]  # not the features' D where that had no room
+            missing = decode.uncached_tokens(
+                self.residency.held(decode.id, flight.conversation.key), flight.features.prompt_tokens
+            )
+            self.load[node].link.add(flight.turn.request_id, latency.transfer_ms(missing), now_s)
 
     def _launched(self, flight: Flight) -> None:
         node, key = flight.placement.decode, flight.conversation.key

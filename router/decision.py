@@ -32,6 +32,8 @@ def decide(policy: Policy, features: TurnFeatures, coin: float) -> Decision:
     version = policy.version
     if features.replica:
         return Decision(local, Reason.REPLICA, 1.0, version)
+    if features.local_only:
+        return Decision(local, Reason.LOCAL_ONLY, 1.0, version)
     if features.prefill is None:
         return Decision(local, Reason.P_UNAVAILABLE, 1.0, version)
     if features.turn == 1:

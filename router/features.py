@@ -34,6 +34,7 @@ class TurnFeatures:
     resident: bool
     """D was chosen because it holds the conversation."""
     replica: bool
+    local_only: bool = False
 
     @property
     def prompt_tokens(self) -> int:

@@ -5,14 +5,15 @@ on D, K ≈ b·T:
 
     prefill(u)  = gemm(u) + attention·u·(T − u/2)
     step(b)     = gemm(b) + sequence·b + kv_read·K
-    local       = front + tokenise·u_D + step/2 + gemm(u_D + b) + sequence·(b+1) + kv_read·K + attention·u_D·(T − u_D/2)
-    remote      = front + tokenise·u_P + prefill(u_P) + handoff + transfer·u_D + 1.5·step(b)
+    local       = front + tokenise·u_D + step(b)/2 + gemm(u_D + b) + sequence·(b + 1) + kv_read·K
+                  + attention·u_D·(T − u_D/2)
+    remote      = front + tokenise·u_P + prefill(u_P) + handoff + transfer·u_D + 1.5·step(b + 1)
     stall       = max(0.3, gemm(u_D + b) − gemm(b) + sequence + attention·u_D·(T − u_D/2))
     saved       = remote − local      [ms];      cost = stall · (b + 1)      [ms × sequences]
 
-Backlogs are no part of it: they add exactly and are known at the moment of the decision. Source of the form:
-the emulator's step-time model and docs/decisions/0008. Left out: what a receive costs D, steps beyond one
-token budget.
+The half steps are the wait for the step under way; with b = 0 there is none. Backlogs are no part of it: they
+add exactly and are known at the moment of the decision. Source of the form: the emulator's step-time model
+and docs/decisions/0008. Left out: what a receive costs D, steps beyond one token budget.
 """
 
 from __future__ import annotations

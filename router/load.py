@@ -31,18 +31,20 @@ class Backlog:
 
     def remove(self, request_id: str, now_s: float) -> None:
         """A piece of work was answered or given up; unknown ids are ignored."""
-        predicted_ms = self._pieces.pop(request_id, None)
-        if predicted_ms is None:
+        if request_id not in self._pieces:
             return
+        if request_id == next(iter(self._pieces)):
+            self._head_since_s = now_s
+        predicted_ms = self._pieces.pop(request_id)
         self._total_ms = self._total_ms - predicted_ms if self._pieces else 0.0
-        self._head_since_s = now_s
 
     def ms(self, now_s: float) -> float:
         """Work still ahead of a new piece."""
         if not self._pieces:
             return 0.0
         head_ms = next(iter(self._pieces.values()))
-        return self._total_ms - min(head_ms, max(0.0, now_s - self._head_since_s) * 1e3)
+        # The total is a running sum, so it may miss the sum of the pieces by a rounding error.
+        return max(0.0, self._total_ms - min(head_ms, max(0.0, now_s - self._head_since_s) * 1e3))
 
     def clear(self) -> None:
         """The server is gone."""

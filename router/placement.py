@@ -111,7 +111,8 @@ def pick(decision: Decision, features: TurnFeatures, candidates: Candidates, loa
     decode = features.decode
     need = features.prompt_tokens + features.n_out
     if features.d_kv_tokens + need > features.d_kv_capacity_tokens:
-        roomiest = max(candidates.decode, key=lambda n: (n.kv_capacity_tokens - load[n.id].kv_tokens, n.id))
+        takers = (node for node in candidates.decode if node.role is Role.DECODE)
+        roomiest = max(takers, key=lambda n: (n.kv_capacity_tokens - load[n.id].kv_tokens, n.id))
         if roomiest.kv_capacity_tokens - load[roomiest.id].kv_tokens >= need:
             decode = roomiest.id
     return Placement(features.prefill, decode, Route.PREFILL_TRANSFER)

@@ -19,6 +19,8 @@ from .table import LoadAwareTable
 from .turn import NodeId
 
 FORMAT = 1
+ANY_MODEL = "*"
+"""Model of a table that an operator gave for whatever the engines serve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,9 @@ class Weights:
 
     @classmethod
     def from_price(cls, price: float) -> Weights:
-        """The pair with w_tpot / w_ttft = price and sum 2."""
+        """The pair with w_tpot / w_ttft = price and sum 2. Raises ValueError unless price is a finite number ≥ 0."""
+        if not 0 <= price < inf:
+            raise ValueError(f"a price must be finite and >= 0, got {price}")
         return cls(2 / (1 + price), 2 * price / (1 + price))
 
     @property
@@ -111,12 +115,15 @@ class Policy:
 
     def table(self, model: str, topology: str) -> tuple[Tables, bool] | None:
         """The table of this model and topology and whether it is exact; else the model's nearest topology;
-        else None."""
-        exact = self.tables.get(TableKey(model, topology))
-        if exact is not None:
-            return exact, True
-        others = [(key, tables) for key, tables in sorted_tables(self.tables) if key.model == model]
-        if not others:
+        else None. Tables of `ANY_MODEL` stand in for a model without any."""
+        for name in (model, ANY_MODEL):
+            exact = self.tables.get(TableKey(name, topology))
+            if exact is not None:
+                return exact, True
+            others = [(key, tables) for key, tables in sorted_tables(self.tables) if key.model == name]
+            if others:
+                break
+        else:
             return None
         wanted = _shape(topology)
         return min(others, key=lambda entry: _distance(wanted, _shape(entry[0].topology)))[1], False
@@ -157,7 +164,7 @@ class Publication:
 
 
 def _shape(topology: str) -> dict[str, int]:
-    return {part[-1]: int(part[:-1]) for part in topology.split("_") if part[:-1].isdigit()}
+    return {part[-1]: int(part[:-1]) for part in topology.split("_") if part[:-1].isdecimal()}
 
 
 def _distance(a: dict[str, int], b: dict[str, int]) -> float:

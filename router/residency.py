@@ -73,6 +73,8 @@ class Residency:
         """The node holds this much of the conversation, idle from now on."""
         ledger = self._ledgers[node]
         self.drop(node, key)
+        if tokens <= 0:
+            return
         ledger.held[key] = (tokens, now_s)
         ledger.total += tokens
         self._evict(ledger)

@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise, product
+from math import inf
 from typing import NamedTuple
 
 from .features import TurnFeatures
@@ -42,8 +43,10 @@ class Axes:
     def __post_init__(self) -> None:
         for name in ("uncached_d", "uncached_p", "prompt", "batch"):
             centres = getattr(self, name)
-            if len(centres) < 2 or any(a >= b for a, b in pairwise(centres)):
-                raise ValueError(f"table axis {name} needs two or more rising centres, got {list(centres)[:5]}")
+            # Written so that a NaN, which compares false with everything, is refused.
+            rising = all(a < b for a, b in pairwise(centres))
+            if len(centres) < 2 or not rising or centres[0] < 0 or centres[-1] == inf:
+                raise ValueError(f"table axis {name} needs two or more rising centres >= 0, got {list(centres)[:5]}")
 
     @property
     def saved_cells(self) -> int:

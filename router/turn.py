@@ -49,6 +49,8 @@ class Reason(StrEnum):
     """A prefill leg failed before anything was sent; the turn was planned again."""
     DECODE_FAILED = "decode_failed"
     """A decode leg failed before anything was sent; the turn was planned again."""
+    LOCAL_ONLY = "local_only"
+    """The request asks for something that a transferred prompt cannot give (n > 1, echo, prompt_logprobs)."""
     NO_TABLE = "no_table"
     """No table for this model: the traditional route."""
     NO_DATA = "no_data"
@@ -80,6 +82,13 @@ class Turn:
     max_tokens: int | None
     streaming: bool
     accepted_s: float
+    local_only: bool = False
+    history_tokens: int = 0
+    """Estimated tokens before the new ones; used where the conversation's own count does not apply."""
+    number: int | None = None
+    """Which turn of its conversation it is, where the request itself says so (a retry, or a history that this
+    router has not seen); else it is the one after the last answered.
+    """
 
     @property
     def model(self) -> str:

@@ -26,7 +26,7 @@ from .objective import STREAMED, Match, Signal, Slo
 from .phrases import Promise
 from .problem import Problem, Problems, SpecError, quoted
 
-__all__ = ["Problem", "SloFile", "SpecError", "load_slos"]
+__all__ = ["Problem", "SloFile", "SpecError", "load_slos", "read_slos"]
 
 VERSION = 1
 
@@ -59,7 +59,7 @@ def load_slos(text: str, source: str) -> SloFile:
         if "service" in top:
             service = _label(top["service"])
         if _has(root, top, "slos", "list at least one objective under slos:"):
-            slos = _slos(top["slos"])
+            slos = read_slos(top["slos"])
     problems.raise_any()
     return SloFile(service, slos, source)
 
@@ -78,7 +78,8 @@ def _version(root: Spot, top: dict[str, Spot]) -> None:
         top["version"].complain("E112", f"{quoted(text)} is not known", f"write {VERSION}")
 
 
-def _slos(spot: Spot) -> tuple[Slo, ...]:
+def read_slos(spot: Spot) -> tuple[Slo, ...]:
+    """The list of objectives at `spot`, in this file or inside another one; problems go to the spot's."""
     slos: list[Slo] = []
     named: dict[str, Spot] = {}
     for item in items(spot) or ():

@@ -51,6 +51,13 @@ def _fail(message: str) -> NoReturn:
     raise typer.Exit(2)
 
 
+def _check_target(path: Path) -> None:
+    if not path.parent.is_dir():
+        _fail(f"{path}: the folder {path.parent} does not exist")
+    if path.is_dir():
+        _fail(f"{path}: is a folder; name a file in it")
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         out.print(f"trimtab {__version__}", highlight=False)
@@ -88,8 +95,8 @@ def demo(
     if plot is not None and plot.suffix.lower() not in (".png", ".svg"):
         _fail(f"--plot {plot}: the name must end in .png or .svg")
     for target in (json_file, plot):
-        if target is not None and not target.parent.is_dir():
-            _fail(f"{target}: the folder {target.parent} does not exist")
+        if target is not None:
+            _check_target(target)
     try:
         chosen = scenario_named(scenario)
         if slo is not None:
@@ -120,8 +127,7 @@ def calibrate(
     date: Annotated[str | None, typer.Option(help="Date in the artefact; default: today (UTC).")] = None,
 ) -> None:
     """Measure Phase 1 on emulated engines and write both tables: the load-aware one and the paper's."""
-    if not target.parent.is_dir():
-        _fail(f"{target}: the folder {target.parent} does not exist")
+    _check_target(target)
     day = date or datetime.datetime.now(datetime.UTC).date().isoformat()
     plan = Plan(model, topology, seed, jobs)
     command = f"trimtab calibrate --model {model} --topology {topology} --seed {seed}"
@@ -132,7 +138,7 @@ def calibrate(
     except (CalibrationError, FitError) as error:
         _fail(str(error))
     target.write_text(text, encoding="utf-8")
-    out.print(f"{target}: {len(results)} cells, source: emulated", highlight=False)
+    out.print(f"{target}: {len(results)} cells, source: emulated", markup=False, highlight=False, soft_wrap=True)
 
 
 @slo_app.command("check")
@@ -151,7 +157,9 @@ def slo_check(files: Annotated[list[Path], typer.Argument(help="YAML files.")]) 
             limit = f"<= {entry.threshold_s * 1e3:g} ms" if entry.threshold_s is not None else ""
             out.print(
                 f"{path}: {entry.name}: {entry.objective:.3%} of turns {entry.signal.value} {limit}".rstrip(),
+                markup=False,
                 highlight=False,
+                soft_wrap=True,
             )
     if failed:
         raise typer.Exit(2)

@@ -83,6 +83,14 @@ def with_slos(scenario: Scenario, slos: Sequence[Slo]) -> Scenario:
                 f"the demo is judged by one {signal.value} SLO and the file has {count}; "
                 f"write e.g. p99({signal.value}) <= 2s"
             )
+    model = PROFILES[scenario.profile].model
+    for slo in slos:
+        if slo.signal not in (Signal.TTFT, Signal.TPOT):
+            continue
+        if slo.objective != 0.99:
+            raise ValueError(f"{slo.name}: the demo judges P99, not P{slo.objective * 100:g}; write p99(...)")
+        if not slo.match.covers(model, 2, True):
+            raise ValueError(f"{slo.name}: match covers no second turn of {model}; the demo runs nothing else")
     return replace(scenario, slos=tuple(slos))
 
 
@@ -93,8 +101,12 @@ def run_all(
     progress: Callable[[int, int], None],
     names: Sequence[str] = (),
 ) -> Outcome:
-    """Run every policy (or those named) on every seed."""
-    policies = list(names) or list(contenders({}))
+    """Run every policy, or the controller and those named, on every seed. Raises ValueError for an unknown name."""
+    known = list(contenders({}))
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"unknown policy {unknown[0]!r}; known: {', '.join(known)}")
+    policies = list(dict.fromkeys([HERO, *names])) if names else known
     todo = [Job(scenario, policy, seed) for policy in policies for seed in seeds]
     done: list[Run] = []
     if jobs == 1:

@@ -23,8 +23,8 @@ from .phase1 import StepRow, TtftRow
 MIN_ROWS = 30
 Row = TypeVar("Row")
 _NAMES = tuple(constant.name for constant in fields(LatencyModel))
-# Start, upper bound and scale of each constant, in LatencyModel's order. The start is a mid-size model on a current GPU; the
-# bounds span three orders of magnitude, so that small CPU engines and large multi-GPU ones fit the same way.
+# Start, upper bound and scale of each constant, in LatencyModel's order. The start is a mid-size model on a current
+# GPU; the bounds span three orders of magnitude, so that small CPU engines and large multi-GPU ones fit the same way.
 _START = np.array([20.0, 0.01, 10.0, 4.0, 0.04, 1e-6, 0.05, 4e-5, 20.0, 2e-3])
 _UPPER = np.array([2e3, 1.0, 2e3, 2e3, 20.0, 1e-2, 50.0, 0.1, 5e3, 5.0])
 

@@ -194,7 +194,7 @@ class Simulation:
             self.fleet.call(
                 leg.node,
                 request,
-                lambda at_s: self._first(flight, at_s),
+                lambda at_s: self.events.at(at_s, self._first_seen, flight, leg),
                 lambda at_s, reply: self._answered(talk, flight, at_s, reply),
                 lambda at_s, status: self._leg_failed(talk, flight, leg),
             )
@@ -215,11 +215,9 @@ class Simulation:
             return
         self._go(talk, flight, lambda: self.core.leg_failed(flight, now))
 
-    def _first(self, flight: Flight, at_s: float) -> None:
-        self.events.at(at_s, self._first_seen, flight)
-
-    def _first_seen(self, flight: Flight) -> None:
-        self.core.first_token(flight, self.events.now_s)
+    def _first_seen(self, flight: Flight, leg: Leg) -> None:
+        if flight.leg is leg:  # else D died with this token on its way, and the turn was planned again
+            self.core.first_token(flight, self.events.now_s)
 
     def _answered(self, talk: _Talk, flight: Flight, at_s: float, reply: Reply) -> None:
         self.events.at(at_s, self._answer_seen, talk, flight, reply)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from statistics import fmean, median
 
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -21,9 +22,9 @@ def result_table(outcome: Outcome, command: str, commit: str) -> Table:
     limits_text = f"P99 TTFT of later turns ≤ {limits[Signal.TTFT]:g} ms, P99 TPOT ≤ {limits[Signal.TPOT]:g} ms"
     table = Table(
         title=f"{scenario.title}\n{scenario.profile}, {scenario.topology}, {limits_text}, {len(outcome.seeds)} seeds",
-        caption="J: later turns that meet both SLOs, mean over phases. Margin: controller − policy in J, percentage points, "
-        "paired, ± 95 % interval.\nPer phase: median over seeds of P99 TTFT / P99 TPOT in ms · share of seeds that hold "
-        f"both.\nsource: emulated · {command} · {commit}",
+        caption="J: later turns that meet both SLOs, mean over phases. Margin: controller − policy in J, percentage "
+        "points, paired, ± 95 % interval.\nPer phase: median over seeds of P99 TTFT / P99 TPOT in ms · share of seeds "
+        f"that hold both.\nsource: emulated · {escape(command)} · {commit}",
         caption_justify="left",
         title_justify="left",
     )

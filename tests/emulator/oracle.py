@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from emulator.engine import Engine, Job, Kind
 from emulator.events import Events
@@ -151,7 +152,7 @@ class Oracle:
     waits: int = 0
     """Step boundaries at which the head of the queue found no room."""
     chunked: int = 0
-    """Prompts that needed more than one step."""
+    """Chunks that left a part of their prompt for a later step."""
     waiting: list[Live] = field(default_factory=list)
     prefilling: list[Live] = field(default_factory=list)
     decoding: list[Live] = field(default_factory=list)
@@ -332,7 +333,7 @@ def linear_ms(profile: EngineProfile, tokens: int) -> float:
     points = profile.linear_ms
     if tokens <= points[0][0]:
         return points[0][1]
-    for (t0, ms0), (t1, ms1) in zip(points, points[1:], strict=False):
+    for (t0, ms0), (t1, ms1) in pairwise(points):
         if tokens <= t1 or t1 == points[-1][0]:
             return ms0 + (ms1 - ms0) / (t1 - t0) * (tokens - t0)
     raise AssertionError("unreachable")

@@ -82,13 +82,13 @@ def conversations(
     return tasks
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(60))
 def test_tight_memory_makes_both_engines_wait_evict_and_reuse_alike(seed):
     tasks = conversations(
         random.Random(seed), count=40, turns=5, new=(1, 250), output=(1, 90), spread_s=4, system_tokens=70
     )
     emulation, oracle = compare(TIGHT, tasks)
-    assert oracle.waits > 10 and oracle.cache.evicted > 100 and oracle.chunked > 5
+    assert oracle.waits > 5 and oracle.cache.evicted > 100 and oracle.chunked > 5
     assert sum(view.cached_tokens or 0 for view in emulation.seen.values()) > 100
 
 
@@ -134,7 +134,7 @@ def test_requests_that_can_never_fit_fail_and_hold_up_nobody():
     assert failed == {"too long", "too long to receive"}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(40))
 def test_clients_that_leave_change_nothing_else(seed):
     tasks = conversations(
         random.Random(100 + seed),
@@ -195,6 +195,7 @@ def workloads(draw) -> tuple[EngineProfile, list[Task]]:
             else:
                 path[-1] = (path[-1][0], path[-1][1] + new)
             jitter_s = len(tasks) * 1.37e-5
+            leaves_ms = draw(st.none() | st.integers(0, 300))
             tasks.append(
                 Task(
                     f"c{c}.{t}",
@@ -205,7 +206,7 @@ def workloads(draw) -> tuple[EngineProfile, list[Task]]:
                     follows=before,
                     pull_ms=draw(st.integers(1, 80)) + jitter_s * 1e3,
                     hold_s=draw(st.integers(1, 400)) / 1e3 + jitter_s,
-                    abort_s=draw(st.none() | st.integers(0, 300).map(lambda ms, j=jitter_s: ms / 1e3 + j)),
+                    abort_s=None if leaves_ms is None else leaves_ms / 1e3 + jitter_s,
                 )
             )
             before = f"c{c}.{t}"

@@ -205,7 +205,7 @@ def test_the_least_recently_used_goes_first_and_its_tail_before_its_head():
 def test_what_follows_a_segment_goes_before_it():
     cache = PrefixCache(200, 1)
     put(cache, ("system", 50), ("a", 50), ("b", 50))
-    sizes = []
+    sizes: list[dict[str, int]] = []
     for tokens in (40, 30, 40, 39, 10):
         grant(cache, ((f"x{tokens}{len(sizes)}", tokens),), 1)
         sizes.append(left(cache))

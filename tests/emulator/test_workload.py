@@ -40,7 +40,7 @@ def test_one_seed_gives_the_same_traffic_every_time():
 def test_conversations_start_in_order_inside_their_phase_and_have_names_of_their_own():
     plans = conversations(DAY, np.random.default_rng(1))
     starts = [plan.start_s for plan in plans]
-    assert starts == sorted(starts) and 0 < starts[0] and starts[-1] < 600
+    assert starts == sorted(starts) and starts[0] > 0 and starts[-1] < 600
     assert len({plan.name for plan in plans}) == len(plans)
     for plan in plans:
         mix = plan.name.rsplit("-", 1)[0]

@@ -1,0 +1,233 @@
+"""The client's request body: what the router has to know of it, and the two bodies made from it.
+
+Only the top level is taken apart; every value that is passed on keeps its bytes. D's body is the client's own
+plus `kv_transfer_params` and `stream_options.include_usage`. P's copy asks for one token, unstreamed, and
+leaves out what would make a one-token prefill fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+from .errors import Code, RequestError
+
+
+class Api(StrEnum):
+    """The two hot routes."""
+
+    CHAT = "/v1/chat/completions"
+    COMPLETIONS = "/v1/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One chat message: role, canonical bytes for recognition, the text of its content, size on the wire."""
+
+    role: str
+    canonical: bytes
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRequest:
+    """A parsed request. `raw` holds every top-level value as bytes."""
+
+    api: Api
+    raw: dict[str, msgspec.Raw]
+    model: str
+    stream: bool
+    wants_usage: bool
+    max_tokens: int | None
+    messages: tuple[Message, ...]
+    prompt_bytes: int
+    conversation_id: str | None
+    local_only: bool
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+class _Head(msgspec.Struct):
+    model: str = ""
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    n: int | None = None
+    echo: bool | None = None
+    prompt_logprobs: int | None = None
+    conversation_id: str | None = None
+
+
+_decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_decode_head = msgspec.json.Decoder(_Head)
+_decode_messages = msgspec.json.Decoder(list[msgspec.Raw])
+_decode_message = msgspec.json.Decoder(dict[str, object])
+_encode = msgspec.json.Encoder(order="sorted")
+_IDENTITY = ("role", "content", "tool_calls", "tool_call_id", "name")
+"""What makes a message the same message when a client sends it again; the rest is decoration."""
+_NOT_FOR_PREFILL = frozenset(
+    {
+        "stream",
+        "stream_options",
+        "max_tokens",
+        "max_completion_tokens",
+        "min_tokens",
+        "n",
+        "best_of",
+        "logprobs",
+        "top_logprobs",
+        "response_format",
+        "structured_outputs",
+        "guided_json",
+        "guided_regex",
+        "guided_choice",
+        "guided_grammar",
+        "conversation_id",
+    }
+)
+_FALSE, _TRUE, _ONE = (msgspec.Raw(text) for text in (b"false", b"true", b"1"))
+
+
+def parse(api: Api, body: bytes) -> ClientRequest:
+    """Parse a body. Raises RequestError (400) naming the field; the message never quotes content."""
+    try:
+        raw = _decode_raw.decode(body)
+        head = _decode_head.decode(body)
+    except msgspec.ValidationError as error:
+        raise RequestError(Code.BAD_REQUEST, f"invalid request: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise RequestError(Code.BAD_REQUEST, "the request body is no JSON object") from None
+    if not head.model:
+        raise RequestError(Code.BAD_REQUEST, "the field model is missing", "model")
+    if "kv_transfer_params" in raw:
+        raise RequestError(
+            Code.BAD_REQUEST, "kv_transfer_params are set by the router, not by clients", "kv_transfer_params"
+        )
+    for name in ("max_tokens", "max_completion_tokens"):
+        value = getattr(head, name)
+        if value is not None and value < 1:
+            raise RequestError(Code.BAD_REQUEST, f"{name} must be at least 1", name)
+    messages: tuple[Message, ...] = ()
+    if api is Api.CHAT:
+        messages = _messages(raw)
+    elif "prompt" not in raw:
+        raise RequestError(Code.BAD_REQUEST, "the field prompt is missing", "prompt")
+    return ClientRequest(
+        api=api,
+        raw=raw,
+        model=head.model,
+        stream=bool(head.stream),
+        wants_usage=bool(head.stream_options and head.stream_options.include_usage),
+        max_tokens=head.max_completion_tokens if head.max_completion_tokens is not None else head.max_tokens,
+        messages=messages,
+        prompt_bytes=len(raw["prompt"]) if api is Api.COMPLETIONS else sum(m.size_bytes for m in messages),
+        conversation_id=head.conversation_id,
+        local_only=(head.n or 1) > 1 or bool(head.echo) or head.prompt_logprobs is not None,
+    )
+
+
+def _messages(raw: Mapping[str, msgspec.Raw]) -> tuple[Message, ...]:
+    if "messages" not in raw:
+        raise RequestError(Code.BAD_REQUEST, "the field messages is missing", "messages")
+    try:
+        items = _decode_messages.decode(raw["messages"])
+        found: list[Message] = []
+        for item in items:
+            value = _decode_message.decode(item)
+            role = value.get("role")
+            if not isinstance(role, str):
+                raise RequestError(Code.BAD_REQUEST, f"messages[{len(found)}] has no role", "messages")
+            identity = {name: value[name] for name in _IDENTITY if value.get(name) is not None}
+            found.append(Message(role, _encode.encode(identity), len(item)))
+    except msgspec.MsgspecError:
+        raise RequestError(Code.BAD_REQUEST, "messages must be a list of objects", "messages") from None
+    if not found:
+        raise RequestError(Code.BAD_REQUEST, "messages is empty", "messages")
+    return tuple(found)
+
+
+def assistant_identity(content: str) -> bytes:
+    """The canonical bytes of a plain answer, as a client will send it back."""
+    return _encode.encode({"role": "assistant", "content": content})
+
+
+def prefill_body(request: ClientRequest, params: Mapping[str, object]) -> bytes:
+    """P's copy: one token, not streamed, with the hand-over parameters."""
+    body: dict[str, object] = {name: value for name, value in request.raw.items() if name not in _NOT_FOR_PREFILL}
+    choice = request.raw.get("tool_choice")
+    if choice is not None and bytes(choice) not in (b'"none"', b'"auto"'):
+        del body["tool_choice"]  # a forced call cannot be made in one token
+    body["stream"] = _FALSE
+    body["max_tokens"] = _ONE
+    if request.api is Api.CHAT:
+        body["max_completion_tokens"] = _ONE
+    body["kv_transfer_params"] = params
+    return msgspec.json.encode(body)
+
+
+def decode_body(request: ClientRequest, params: Mapping[str, object] | None) -> bytes:
+    """D's body: the client's values as they came, plus the hand-over and a usage chunk to count by."""
+    body: dict[str, object] = {name: value for name, value in request.raw.items() if name != "conversation_id"}
+    if request.stream and not request.wants_usage:
+        options: dict[str, object] = {}
+        if "stream_options" in request.raw and bytes(request.raw["stream_options"]) != b"null":
+            options = dict(msgspec.json.decode(request.raw["stream_options"], type=dict[str, msgspec.Raw]))
+        options["include_usage"] = _TRUE
+        body["stream_options"] = options
+    if params is not None:
+        body["kv_transfer_params"] = params
+    return msgspec.json.encode(body)
+
+
+class Usage(msgspec.Struct):
+    """Token counts of an answer."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: dict[str, int | None] | None = None
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """What the engine says was cached; None where it does not say."""
+        return None if self.prompt_tokens_details is None else self.prompt_tokens_details.get("cached_tokens")
+
+
+class _Message(msgspec.Struct):
+    content: object = None
+
+
+class _Choice(msgspec.Struct):
+    message: _Message | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+
+
+class Answer(msgspec.Struct):
+    """An unstreamed answer, as far as the router reads it."""
+
+    usage: Usage | None = None
+    choices: list[_Choice] = []
+    kv_transfer_params: dict[str, object] | None = None
+
+    @property
+    def text(self) -> str:
+        """The first choice's content, if it is text."""
+        message = self.choices[0].message if self.choices else None
+        return message.content if message is not None and isinstance(message.content, str) else ""
+
+
+_decode_answer = msgspec.json.Decoder(Answer)
+
+
+def parse_answer(body: bytes) -> Answer | None:
+    """An engine's unstreamed answer; None if it is none."""
+    try:
+        return _decode_answer.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,438 @@
+"""One request over HTTP: drives the handshake of its flight, relays the answer, and reports what it saw to
+the core.
+
+The rule for failures: as long as the client has got nothing, a leg that failed is planned again without its
+node (another P, or local; another D), at most `core.MAX_ATTEMPTS` times; what an engine says about the
+client's own request (4xx) goes to the client as it is. Once bytes have gone out nothing is repeated: the
+stream ends with an error event and without [DONE]. A client that leaves ends every leg at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from slos.objective import Outcome
+
+from .body import Api, ClientRequest, Usage, assistant_identity, decode_body, parse, parse_answer, prefill_body
+from .clock import Clock
+from .connectors.protocol import Leg, LegReply, Purpose
+from .core import Flight, RouterCore
+from .errors import Code, RequestError, error_body
+from .metrics import RouterMetrics
+from .nodes import NodeWatch
+from .placement import NoNode
+from .recognition import Recognised, Recogniser, tenant_of
+from .record import TurnRecord
+from .sse import Meter
+from .tokens import TokenRatio
+from .turn import Turn
+from .upstream import NodeError, NodeTimeout, Upstream, UpstreamReply
+
+log = logging.getLogger("trimtab.dispatch")
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+MAX_BODY_BYTES = 32 * 1024 * 1024
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+MAX_ID_LENGTH = 256
+SESSION_HEADERS = (b"x-session-id", b"x-session-affinity", b"x-correlation-id")
+RETRY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""An engine's answer that says nothing about the client's request: another node may do better."""
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchOptions:
+    """What an operator sets. `api_keys` empty: no authentication."""
+
+    api_keys: frozenset[str] = frozenset()
+    prefill_timeout_s: float = 60.0
+    max_body_bytes: int = MAX_BODY_BYTES
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """The state of one request on its way."""
+
+    send: Send
+    request: ClientRequest
+    request_id: str
+    found: Recognised
+    flight: Flight
+    started: bool = False
+    meter: Meter | None = None
+    last_error: tuple[int, bytes, str] | None = None
+    """(status, body, content type) of the last failed leg, for when no other node is left."""
+    open_reply: UpstreamReply | None = field(default=None)
+
+
+class _ClientGone(Exception):
+    """The client closed its connection."""
+
+
+class Dispatcher:
+    """Everything between the ASGI server and the core, for the hot routes."""
+
+    def __init__(
+        self,
+        core: RouterCore,
+        upstream: Upstream,
+        watch: NodeWatch,
+        recogniser: Recogniser,
+        clock: Clock,
+        coin: Callable[[], float],
+        new_id: Callable[[], str],
+        on_record: Callable[[TurnRecord], None],
+        metrics: RouterMetrics,
+        options: DispatchOptions,
+    ) -> None:
+        self._core = core
+        self._upstream = upstream
+        self._watch = watch
+        self._recogniser = recogniser
+        self._clock = clock
+        self._coin = coin
+        self._new_id = new_id
+        self._on_record = on_record
+        self._metrics = metrics
+        self._options = options
+        self._ratio = TokenRatio()
+        self.active = 0
+        self.draining = False
+
+    async def handle(self, api: Api, scope: Scope, receive: Receive, send: Send) -> None:
+        """One POST on a hot route, from its headers to its last byte."""
+        headers = dict(scope["headers"])
+        request_id = _text(headers.get(b"x-request-id")) or self._new_id()
+        self.active += 1
+        try:
+            if self.draining:
+                raise RequestError(Code.DRAINING, "this router is shutting down; send the request again")
+            api_key = self._authorised(headers)
+            body = await self._read(receive)
+            request = parse(api, body)
+            await self._serve(request, request_id, headers, api_key, receive, send)
+        except RequestError as error:
+            self._metrics.refused(error.code)
+            await _answer(
+                send, error.status, error.body(), "application/json", [(b"x-request-id", request_id.encode())]
+            )
+        except _ClientGone:
+            self._metrics.refused("client_gone")
+        finally:
+            self.active -= 1
+
+    def _authorised(self, headers: dict[bytes, bytes]) -> str | None:
+        value = _text(headers.get(b"authorization")) or ""
+        key = value[7:].strip() if value[:7].lower() == "bearer " else None
+        if self._options.api_keys and key not in self._options.api_keys:
+            raise RequestError(Code.UNAUTHORIZED, "missing or unknown API key; send Authorization: Bearer KEY")
+        return key
+
+    async def _read(self, receive: Receive) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise _ClientGone
+            part = message.get("body", b"")
+            size += len(part)
+            if size > self._options.max_body_bytes:
+                raise RequestError(Code.TOO_LARGE, f"the body is larger than {self._options.max_body_bytes} bytes")
+            parts.append(part)
+            if not message.get("more_body"):
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _serve(
+        self,
+        request: ClientRequest,
+        request_id: str,
+        headers: dict[bytes, bytes],
+        api_key: str | None,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        now_s = self._clock.now_s()
+        given = next((_text(headers[name]) for name in SESSION_HEADERS if name in headers), request.conversation_id)
+        tenant = tenant_of(self._recogniser.secret, api_key)
+        internal_id = self._new_id()
+        found = self._recogniser.recognise(
+            tenant, request.model, given[:MAX_ID_LENGTH] if given else None, request.messages, internal_id
+        )
+        fresh_bytes = found.new_bytes if request.messages else request.prompt_bytes
+        new_tokens = self._ratio.tokens(request.model, fresh_bytes)
+        turn = Turn(
+            request_id=internal_id,
+            key=found.key,
+            new_tokens=new_tokens,
+            max_tokens=request.max_tokens,
+            streaming=request.stream,
+            accepted_s=now_s,
+            local_only=request.local_only,
+            history_tokens=max(0, self._ratio.tokens(request.model, request.prompt_bytes) - new_tokens),
+            number=found.number,
+        )
+        try:
+            flight = self._core.accept(turn, now_s, self._coin())
+        except NoNode as error:
+            raise RequestError(Code.NO_NODE, f"no engine can serve this request: {error}") from None
+        exchange = _Exchange(send, request, request_id, found, flight)
+        work = asyncio.ensure_future(self._drive(exchange))
+        gone = asyncio.ensure_future(_disconnect(receive))
+        try:
+            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                await work
+            else:
+                work.cancel()
+                await asyncio.gather(work, return_exceptions=True)
+                self._end(exchange, Outcome.CLIENT_GONE)
+        except asyncio.CancelledError:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+            self._end(exchange, Outcome.FAILED)
+            raise
+        finally:
+            gone.cancel()
+            if exchange.open_reply is not None:
+                exchange.open_reply.abort()
+
+    # -- legs ------------------------------------------------------------------------------------------------------
+
+    async def _drive(self, exchange: _Exchange) -> None:
+        """Send legs until the answer is out or nothing more can be tried. Ends the flight on every path."""
+        core, flight = self._core, exchange.flight
+        try:
+            leg = core.next_leg(flight, None, self._clock.now_s())
+            while True:
+                try:
+                    if leg.purpose is Purpose.DECODE:
+                        await self._decode(exchange, leg)
+                        return
+                    reply = await self._prefill(exchange, leg)
+                except NodeError as error:
+                    self._note_failure(exchange, leg, error)
+                    if exchange.started:
+                        await self._break_off(exchange, error)
+                        return
+                    leg = core.leg_failed(flight, self._clock.now_s())
+                    continue
+                if reply is None:
+                    return
+                leg = core.next_leg(flight, reply, self._clock.now_s())
+        except NoNode as error:
+            await self._give_up(exchange, str(error))
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            log.exception("request %s failed inside the router", exchange.request_id)
+            self._end(exchange, Outcome.FAILED)
+            if not exchange.started:
+                body = error_body(Code.INTERNAL, "the router failed on this request")
+                await _answer(exchange.send, 500, body, "application/json", self._headers(exchange))
+
+    async def _prefill(self, exchange: _Exchange, leg: Leg) -> LegReply | None:
+        """The P leg; None if the client has been told that its request is wrong."""
+        assert leg.kv_transfer_params is not None
+        body = prefill_body(exchange.request, leg.kv_transfer_params)
+        reply = await self._open(exchange, leg, body, self._options.prefill_timeout_s)
+        content = await reply.body(MAX_ANSWER_BYTES)
+        exchange.open_reply = None
+        if reply.status != 200:
+            if self._is_clients_fault(reply.status):
+                self._end(exchange, Outcome.CLIENT_ERROR)
+                await self._pass_on(exchange, reply, content)
+                return None
+            exchange.last_error = (reply.status, content, reply.content_type)
+            raise NodeError(f"prefill answered {reply.status}")
+        answer = parse_answer(content)
+        usage = answer.usage if answer is not None and answer.usage is not None else Usage()
+        params = answer.kv_transfer_params if answer is not None else None
+        return LegReply(200, usage.prompt_tokens, usage.cached_tokens, params, self._clock.now_s())
+
+    async def _decode(self, exchange: _Exchange, leg: Leg) -> None:
+        body = decode_body(exchange.request, leg.kv_transfer_params)
+        reply = await self._open(exchange, leg, body, self._upstream.timeouts.first_byte_s)
+        if reply.status != 200:
+            content = await reply.body(MAX_ANSWER_BYTES)
+            exchange.open_reply = None
+            if self._is_clients_fault(reply.status):
+                self._end(exchange, Outcome.CLIENT_ERROR)
+                await self._pass_on(exchange, reply, content)
+                return
+            exchange.last_error = (reply.status, content, reply.content_type)
+            raise NodeError(f"decode answered {reply.status}")
+        if exchange.request.stream:
+            await self._relay(exchange, reply)
+        else:
+            await self._whole(exchange, reply)
+        exchange.open_reply = None
+
+    async def _open(self, exchange: _Exchange, leg: Leg, body: bytes, first_byte_s: float) -> UpstreamReply:
+        headers = {
+            "Content-Type": "application/json",
+            "Accept": "text/event-stream" if leg.purpose is Purpose.DECODE and exchange.request.stream else "*/*",
+            "X-Request-Id": exchange.flight.turn.request_id,
+        }
+        url = self._watch.url(leg.node, exchange.request.api.value)
+        reply = await self._upstream.open(url, body, headers, first_byte_s)
+        exchange.open_reply = reply
+        return reply
+
+    async def _relay(self, exchange: _Exchange, reply: UpstreamReply) -> None:
+        """A stream: every byte goes on as it came, less the usage chunk that only we asked for."""
+        meter = exchange.meter = Meter(drop_usage=not exchange.request.wants_usage)
+        flight, watch = exchange.flight, exchange.flight.watch
+        seen = 0
+        async for data in reply.chunks():
+            try:
+                out = meter.feed(data)
+            except ValueError as error:
+                raise NodeError(str(error)) from None
+            if meter.chunks > seen:
+                now_s = self._clock.now_s()
+                if seen == 0:
+                    self._core.first_token(flight, now_s)
+                else:
+                    watch.token(now_s)
+                seen = meter.chunks
+            if meter.errored and not exchange.started:
+                raise NodeError("the engine reported an error")
+            if out:
+                await self._stream_out(exchange, reply, out)
+        if meter.errored or not meter.done:
+            raise NodeError("the stream ended without [DONE]" if not meter.errored else "the engine reported an error")
+        rest = meter.finish()
+        if not exchange.started and not rest and meter.chunks == 0 and meter.usage is None:
+            raise NodeError("an empty answer")
+        # The record is made before the last byte: whoever has read the end finds the turn counted.
+        self._complete(exchange, meter.usage, meter.chunks, meter.finish_reason, meter.text)
+        if rest:
+            await self._stream_out(exchange, reply, rest)
+        if not exchange.started:
+            await self._start(exchange, reply)
+        await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _whole(self, exchange: _Exchange, reply: UpstreamReply) -> None:
+        content = await reply.body(MAX_ANSWER_BYTES)
+        answer = parse_answer(content)
+        if not content or answer is None:
+            raise NodeError("an empty answer" if not content else "an answer that is no JSON")
+        reason = answer.choices[0].finish_reason if answer.choices else None
+        self._complete(exchange, answer.usage, 0, reason, [answer.text] if answer.text else None)
+        await self._pass_on(exchange, reply, content)
+
+    # -- ends ------------------------------------------------------------------------------------------------------
+
+    def _complete(
+        self, exchange: _Exchange, usage: Usage | None, chunks: int, finish_reason: str | None, text: list[str] | None
+    ) -> None:
+        flight = exchange.flight
+        if usage is None:  # an engine without usage: what was seen is a lower bound
+            usage = Usage(flight.features.prompt_tokens, max(1, chunks))
+        if finish_reason == "error":
+            self._end(exchange, Outcome.FAILED)
+            return
+        self._ratio.learn(exchange.request.model, exchange.request.prompt_bytes, usage.prompt_tokens)
+        number = flight.number
+        record = self._core.complete(
+            flight, self._clock.now_s(), usage.prompt_tokens, max(1, usage.completion_tokens), usage.cached_tokens
+        )
+        answer = assistant_identity("".join(text)) if text else None
+        self._recogniser.answered(exchange.found, number, answer)
+        self._on_record(record)
+
+    def _end(self, exchange: _Exchange, outcome: Outcome) -> None:
+        if not self._core.is_in_flight(exchange.flight):
+            return
+        tokens = exchange.meter.chunks if exchange.meter is not None else 0
+        self._on_record(self._core.end(exchange.flight, self._clock.now_s(), outcome, tokens))
+
+    def _note_failure(self, exchange: _Exchange, leg: Leg, error: NodeError) -> None:
+        if exchange.open_reply is not None:
+            exchange.open_reply.abort()
+            exchange.open_reply = None
+        kind = "timeout" if isinstance(error, NodeTimeout) else "refused" if error.refused else "error"
+        self._metrics.leg_failed(str(leg.node), kind)
+        log.warning("request %s: %s leg on %s: %s", exchange.request_id, leg.purpose, leg.node, error)
+        if error.refused:
+            self._watch.refused(leg.node)
+        if isinstance(error, NodeTimeout):
+            exchange.last_error = None
+
+    async def _give_up(self, exchange: _Exchange, why: str) -> None:
+        """No other node is left: the last engine's own answer if it gave one, else our word for it."""
+        timed_out = exchange.last_error is None
+        self._end(exchange, Outcome.TIMED_OUT if timed_out and exchange.flight.attempts > 1 else Outcome.FAILED)
+        if exchange.last_error is not None:
+            status, content, content_type = exchange.last_error
+            await _answer(exchange.send, status, content, content_type, self._headers(exchange))
+            return
+        code = Code.UPSTREAM_ERROR
+        body = error_body(code, f"no engine answered this request: {why}")
+        await _answer(exchange.send, 502, body, "application/json", self._headers(exchange))
+
+    async def _break_off(self, exchange: _Exchange, error: NodeError) -> None:
+        """The stream broke after bytes went out: say so in the stream, and do not pretend that it is done."""
+        self._end(exchange, Outcome.TIMED_OUT if isinstance(error, NodeTimeout) else Outcome.FAILED)
+        code = Code.UPSTREAM_TIMEOUT if isinstance(error, NodeTimeout) else Code.UPSTREAM_BROKE_OFF
+        event = b"data: " + error_body(code, "the engine broke off in the middle of this answer") + b"\n\n"
+        if exchange.meter is not None and exchange.meter.errored:
+            event = b""  # the engine has said so itself
+        await exchange.send({"type": "http.response.body", "body": event, "more_body": False})
+
+    async def _pass_on(self, exchange: _Exchange, reply: UpstreamReply, content: bytes) -> None:
+        await _answer(exchange.send, reply.status, content, reply.content_type, self._headers(exchange))
+
+    async def _start(self, exchange: _Exchange, reply: UpstreamReply) -> None:
+        exchange.started = True
+        headers = [
+            (b"content-type", reply.content_type.encode()),
+            (b"cache-control", b"no-cache"),
+            *self._headers(exchange),
+        ]
+        await exchange.send({"type": "http.response.start", "status": reply.status, "headers": headers})
+
+    async def _stream_out(self, exchange: _Exchange, reply: UpstreamReply, data: bytes) -> None:
+        if not exchange.started:
+            await self._start(exchange, reply)
+        await exchange.send({"type": "http.response.body", "body": data, "more_body": True})
+
+    def _headers(self, exchange: _Exchange) -> list[tuple[bytes, bytes]]:
+        flight = exchange.flight
+        return [
+            (b"x-request-id", exchange.request_id.encode("latin-1", "replace")),
+            (b"x-trimtab-route", flight.placement.realised.value.encode()),
+            (b"x-trimtab-reason", flight.decision.reason.value.encode()),
+            (b"x-trimtab-policy", str(flight.decision.policy_version).encode()),
+            (b"x-trimtab-turn", str(flight.number).encode()),
+        ]
+
+    @staticmethod
+    def _is_clients_fault(status: int) -> bool:
+        return 400 <= status < 500 and status not in RETRY_STATUSES
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _answer(send: Send, status: int, body: bytes, content_type: str, extra: list[tuple[bytes, bytes]]) -> None:
+    headers = [(b"content-type", content_type.encode()), (b"content-length", str(len(body)).encode()), *extra]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _text(value: bytes | None) -> str | None:
+    """A header's value, if it is printable and of a sane length."""
+    if value is None:
+        return None
+    text = value.decode("latin-1").strip()
+    return text if 0 < len(text) <= MAX_ID_LENGTH and text.isprintable() else None

@@ -1,0 +1,59 @@
+"""Errors as OpenAI clients expect them: one table of codes and statuses, one body shape."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Code(StrEnum):
+    """The `code` of an error body; also a metric label."""
+
+    BAD_REQUEST = "bad_request"
+    UNAUTHORIZED = "unauthorized"
+    TOO_LARGE = "request_too_large"
+    NO_NODE = "no_node"
+    DRAINING = "draining"
+    UPSTREAM_ERROR = "upstream_error"
+    UPSTREAM_TIMEOUT = "upstream_timeout"
+    UPSTREAM_BROKE_OFF = "upstream_broke_off"
+    INTERNAL = "internal"
+
+
+STATUS: dict[Code, int] = {
+    Code.BAD_REQUEST: 400,
+    Code.UNAUTHORIZED: 401,
+    Code.TOO_LARGE: 413,
+    Code.NO_NODE: 503,
+    Code.DRAINING: 503,
+    Code.UPSTREAM_ERROR: 502,
+    Code.UPSTREAM_TIMEOUT: 504,
+    Code.UPSTREAM_BROKE_OFF: 502,
+    Code.INTERNAL: 500,
+}
+
+
+class RequestError(Exception):
+    """A request that is refused. The message is for the client: it never holds text of a prompt or a secret."""
+
+    def __init__(self, code: Code, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.param = param
+
+    @property
+    def status(self) -> int:
+        """The HTTP status of the code."""
+        return STATUS[self.code]
+
+    def body(self) -> bytes:
+        """The OpenAI error object."""
+        return error_body(self.code, self.message, self.param)
+
+
+def error_body(code: Code, message: str, param: str | None = None) -> bytes:
+    """`{"error": {message, type, param, code}}`."""
+    kind = "invalid_request_error" if STATUS[code] < 500 else "server_error"
+    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": param, "code": code.value}})

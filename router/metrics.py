@@ -1,0 +1,114 @@
+"""The router's metrics: a table of specs that code, dashboards and docs read; the registry is passed in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from slos.objective import Outcome, Signal, Slo
+
+from .record import TurnRecord
+from .turn import Reason, Route
+
+LATENCY_BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+TPOT_BUCKETS_S = (0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.2, 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One metric: name, labels, help."""
+
+    name: str
+    labels: tuple[str, ...]
+    help: str
+
+
+TURNS = Spec("trimtab_turns", ("route", "reason", "outcome"), "Ended turns by realised route, reason and outcome.")
+TTFT = Spec("trimtab_ttft_seconds", ("later",), "Time to first token of streamed turns; later=1 for turn 2 and on.")
+TPOT = Spec("trimtab_tpot_seconds", (), "Time per output token of streamed turns with at least 8 tokens.")
+REFUSED = Spec("trimtab_refused", ("code",), "Requests that ended before they became turns.")
+LEG_FAILURES = Spec(
+    "trimtab_leg_failures", ("node", "kind"), "Upstream requests that failed: refused, timeout or error."
+)
+IN_FLIGHT = Spec("trimtab_turns_in_flight", (), "Turns accepted and not ended.")
+ATTEMPTS = Spec("trimtab_replanned_turns", (), "Turns that needed more than one plan.")
+MISSES = Spec("trimtab_residency_misses", (), "Local turns for which the engine had cached less than believed.")
+CONVERSATIONS = Spec("trimtab_conversations", (), "Conversations remembered.")
+NODE_UP = Spec("trimtab_node_up", ("node", "role"), "1 if the node may be used.")
+PRICE_POLICY = Spec("trimtab_policy_version", (), "Version of the publication in use.")
+PINNED = Spec("trimtab_pinned", (), "1 while a pin overrides the policy.")
+REPORTS = Spec("trimtab_reports", ("result",), "Reports to the control process by result.")
+DROPPED = Spec("trimtab_records_dropped", (), "Records that the control process did not take in time.")
+SPECS = (
+    TURNS,
+    TTFT,
+    TPOT,
+    REFUSED,
+    LEG_FAILURES,
+    IN_FLIGHT,
+    ATTEMPTS,
+    MISSES,
+    CONVERSATIONS,
+    NODE_UP,
+    PRICE_POLICY,
+    PINNED,
+    REPORTS,
+    DROPPED,
+)
+
+
+class RouterMetrics:
+    """All of them, on one registry. Histograms have every SLO threshold of the start as a bucket bound."""
+
+    def __init__(self, registry: CollectorRegistry, slos: tuple[Slo, ...]) -> None:
+        self.registry = registry
+        bounds = {signal: {s.threshold_s for s in slos if s.signal is signal and s.threshold_s} for signal in Signal}
+        self._turns = _counter(TURNS, registry)
+        self._ttft = _histogram(TTFT, registry, {*LATENCY_BUCKETS_S, *bounds[Signal.TTFT]})
+        self._tpot = _histogram(TPOT, registry, {*TPOT_BUCKETS_S, *bounds[Signal.TPOT], *bounds[Signal.ITL]})
+        self._refused = _counter(REFUSED, registry)
+        self._leg_failures = _counter(LEG_FAILURES, registry)
+        self._attempts = _counter(ATTEMPTS, registry)
+        self.in_flight = _gauge(IN_FLIGHT, registry)
+        self.misses = _gauge(MISSES, registry)
+        self.conversations = _gauge(CONVERSATIONS, registry)
+        self.node_up = _gauge(NODE_UP, registry)
+        self.policy_version = _gauge(PRICE_POLICY, registry)
+        self.pinned = _gauge(PINNED, registry)
+        self.reports = _counter(REPORTS, registry)
+        self.dropped = _gauge(DROPPED, registry)
+        for route in Route:  # a series that begins at its first event loses that event to rate()
+            self._turns.labels(route.value, Reason.SCORE.value, Outcome.COMPLETED.value)
+        for later in ("0", "1"):
+            self._ttft.labels(later)
+
+    def ended(self, record: TurnRecord) -> None:
+        """A turn ended."""
+        self._turns.labels(record.placement.realised.value, record.decision.reason.value, record.outcome.value).inc()
+        if record.attempts > 1:
+            self._attempts.inc()
+        if record.streaming and record.ttft_s is not None:
+            self._ttft.labels("1" if record.turn > 1 else "0").observe(record.ttft_s)
+            if record.tpot_s is not None and record.output_tokens >= 8:
+                self._tpot.observe(record.tpot_s)
+
+    def refused(self, code: str) -> None:
+        """A request ended before it became a turn."""
+        self._refused.labels(str(code)).inc()
+
+    def leg_failed(self, node: str, kind: str) -> None:
+        """An upstream request failed."""
+        self._leg_failures.labels(node, kind).inc()
+
+
+def _counter(spec: Spec, registry: CollectorRegistry) -> Counter:
+    return Counter(spec.name, spec.help, spec.labels, registry=registry)
+
+
+def _gauge(spec: Spec, registry: CollectorRegistry) -> Gauge:
+    return Gauge(spec.name, spec.help, spec.labels, registry=registry)
+
+
+def _histogram(spec: Spec, registry: CollectorRegistry, buckets: set[float]) -> Histogram:
+    return Histogram(spec.name, spec.help, spec.labels, buckets=sorted(buckets), registry=registry)

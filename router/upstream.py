@@ -1,0 +1,128 @@
+"""One upstream request: `open(leg)` gives status, headers, chunks and `abort()`. aiohttp behind it, for now.
+
+What can go wrong before the body is a NodeError that says whether the node refused, was silent, or broke off;
+the dispatcher decides what that means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+
+import aiohttp
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds. `first_byte_s` is from sending to the answer's headers, `gap_s` between two pieces of it."""
+
+    connect_s: float = 2.0
+    first_byte_s: float = 120.0
+    gap_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if min(self.connect_s, self.first_byte_s, self.gap_s) <= 0:
+            raise ValueError("timeouts must be positive")
+
+
+class NodeError(Exception):
+    """An engine could not be used. `refused`: nobody listens there."""
+
+    def __init__(self, message: str, *, refused: bool = False) -> None:
+        super().__init__(message)
+        self.refused = refused
+
+
+class NodeTimeout(NodeError):
+    """The engine did not answer in time."""
+
+
+class UpstreamReply:
+    """An answer that has begun."""
+
+    __slots__ = ("_gap_s", "_response", "content_type", "status")
+
+    def __init__(self, response: aiohttp.ClientResponse, gap_s: float) -> None:
+        self._response = response
+        self._gap_s = gap_s
+        self.status = response.status
+        self.content_type = response.headers.get("Content-Type", "application/json")
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Pieces of the body as they arrive. Raises NodeError if it breaks off, NodeTimeout on silence."""
+        content = self._response.content
+        try:
+            while True:
+                async with asyncio.timeout(self._gap_s):
+                    data = await content.readany()
+                if not data:
+                    return
+                yield data
+        except TimeoutError:
+            raise NodeTimeout(f"nothing for {self._gap_s:g} s in the middle of an answer") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise NodeError(f"the answer broke off ({type(error).__name__})") from None
+
+    async def body(self, limit_bytes: int) -> bytes:
+        """The whole body. Raises NodeError if it is longer than the limit."""
+        parts: list[bytes] = []
+        size = 0
+        async for part in self.chunks():
+            size += len(part)
+            if size > limit_bytes:
+                raise NodeError(f"the answer is longer than {limit_bytes} bytes")
+            parts.append(part)
+        return b"".join(parts)
+
+    def abort(self) -> None:
+        """Close the connection: the engine stops the work. Harmless after the end."""
+        self._response.close()
+
+
+class Upstream:
+    """Connections to the engines of one router process."""
+
+    def __init__(self, timeouts: Timeouts, max_connections: int = 4096) -> None:
+        self.timeouts = timeouts
+        self._session: aiohttp.ClientSession | None = None
+        self._max_connections = max_connections
+
+    async def start(self) -> None:
+        """Open the pool; call inside the running loop."""
+        connector = aiohttp.TCPConnector(limit=self._max_connections, keepalive_timeout=30.0)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.timeouts.connect_s)
+        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False)
+
+    async def close(self) -> None:
+        """Close the pool."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def open(self, url: str, body: bytes, headers: Mapping[str, str], first_byte_s: float) -> UpstreamReply:
+        """POST and wait for the answer's headers. Raises NodeError or NodeTimeout."""
+        assert self._session is not None, "Upstream.start was not called"
+        try:
+            async with asyncio.timeout(first_byte_s):
+                response = await self._session.post(url, data=body, headers=headers, allow_redirects=False)
+        except (TimeoutError, aiohttp.ServerTimeoutError):
+            raise NodeTimeout("no answer in time") from None
+        except aiohttp.ClientConnectorError:
+            raise NodeError("connection refused", refused=True) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise NodeError(f"no answer ({type(error).__name__})") from None
+        return UpstreamReply(response, self.timeouts.gap_s)
+
+    async def get(self, url: str, timeout_s: float) -> tuple[int, bytes]:
+        """A small GET: health, models, metrics. Raises NodeError or NodeTimeout."""
+        assert self._session is not None, "Upstream.start was not called"
+        try:
+            async with asyncio.timeout(timeout_s), self._session.get(url, allow_redirects=False) as response:
+                return response.status, await response.read()
+        except TimeoutError:
+            raise NodeTimeout("no answer in time") from None
+        except aiohttp.ClientConnectorError:
+            raise NodeError("connection refused", refused=True) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise NodeError(f"no answer ({type(error).__name__})") from None

@@ -1,0 +1,85 @@
+"""The flag that no price will do: a minute to raise it, a minute to clear it, and the side that needs help."""
+
+import pytest
+
+from controller.feasibility import NEAR_END, TICKS, Feasibility, Relief
+from slos.reduce import Binding
+from tests.controller.records import severities
+
+BOTH_OVER, TTFT_OVER, TPOT_OVER = severities(1.5, 1.5), severities(1.5, 0.5), severities(0.5, 1.5)
+INSIDE, NOTHING = severities(0.5, 0.5), severities(None, None)
+
+
+def watched(watch: Feasibility, sigma: float, binding: Binding, ticks: int) -> Feasibility:
+    for _ in range(ticks):
+        watch = watch.after(sigma, binding)
+    return watch
+
+
+def test_both_over_for_a_minute_raises_the_flag_and_not_before():
+    almost = watched(Feasibility(), 0.5, BOTH_OVER, TICKS - 1)
+    assert almost.relief is None
+    assert almost.after(0.5, BOTH_OVER).relief is Relief.BOTH
+
+
+@pytest.mark.parametrize(
+    ("sigma", "binding", "relief"),
+    [
+        (1.0, TTFT_OVER, Relief.PREFILL),
+        (1 - NEAR_END, TTFT_OVER, Relief.PREFILL),
+        (0.0, TPOT_OVER, Relief.DECODE),
+        (NEAR_END, TPOT_OVER, Relief.DECODE),
+        (0.5, BOTH_OVER, Relief.BOTH),
+        (0.0, BOTH_OVER, Relief.BOTH),
+        (1.0, severities(1.5, None), Relief.PREFILL),
+        (0.0, severities(None, 1.5), Relief.DECODE),
+        (1.0, severities(float("inf"), 0.5), Relief.PREFILL),
+    ],
+)
+def test_the_flag_names_the_side_that_needs_capacity(sigma, binding, relief):
+    assert watched(Feasibility(), sigma, binding, TICKS).relief is relief
+
+
+@pytest.mark.parametrize(
+    ("sigma", "binding"),
+    [
+        (0.5, TTFT_OVER),
+        (0.5, TPOT_OVER),
+        (0.0, TTFT_OVER),  # the price has far to go yet
+        (1.0, TPOT_OVER),
+        (0.0, severities(1.0, 1.0)),
+        (0.5, INSIDE),
+    ],
+)
+def test_trouble_that_the_price_can_still_mend_raises_nothing(sigma, binding):
+    assert watched(Feasibility(), sigma, binding, 10 * TICKS).relief is None
+
+
+def test_a_single_tick_without_trouble_starts_the_minute_anew():
+    watch = watched(Feasibility(), 0.5, BOTH_OVER, TICKS - 1).after(0.5, INSIDE)
+    assert watched(watch, 0.5, BOTH_OVER, TICKS - 1).relief is None
+    assert watched(watch, 0.5, BOTH_OVER, TICKS).relief is Relief.BOTH
+
+
+def test_the_flag_clears_after_a_minute_without_trouble_and_not_before():
+    raised = watched(Feasibility(), 0.5, BOTH_OVER, TICKS)
+    almost = watched(raised, 0.5, INSIDE, TICKS - 1)
+    assert almost.relief is Relief.BOTH
+    assert almost.after(0.5, INSIDE).relief is None
+
+
+def test_trouble_within_the_minute_keeps_the_flag():
+    watch = watched(Feasibility(), 0.5, BOTH_OVER, TICKS)
+    for _ in range(5):
+        watch = watched(watch, 0.5, INSIDE, TICKS - 1).after(0.5, BOTH_OVER)
+        assert watch.relief is Relief.BOTH
+
+
+def test_a_raised_flag_follows_the_side():
+    raised = watched(Feasibility(), 1.0, TTFT_OVER, TICKS)
+    assert raised.after(0.0, TPOT_OVER).relief is Relief.DECODE
+
+
+def test_no_evidence_changes_nothing():
+    for watch in (Feasibility(), Feasibility(5, 0), Feasibility(20, 0, Relief.BOTH), Feasibility(0, 7, Relief.DECODE)):
+        assert watch.after(0.0, NOTHING) == watch == watch.after(1.0, NOTHING)

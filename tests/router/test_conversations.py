@@ -1,0 +1,129 @@
+"""Which conversations are remembered, for how long, and how many."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.conversations import Conversations
+from router.turn import ConversationKey
+from tests.router.samples import D0, D1, key
+
+HOUR_S = 3600.0
+
+
+def test_a_new_conversation_has_no_turn_no_context_and_no_home():
+    new = Conversations().open(key(), 5.0)
+    assert (new.turns, new.context_tokens, new.decode_node, new.in_flight) == (0, 0, None, 0)
+    assert new.key == key()
+
+
+def test_the_same_key_is_the_same_conversation():
+    conversations = Conversations()
+    first = conversations.open(key(), 0.0)
+    first.turns = 3
+    assert conversations.open(key(), 10.0) is first
+    assert len(conversations) == 1
+
+
+@pytest.mark.parametrize(
+    "other", [ConversationKey("x", "llm", "c1"), ConversationKey("tenant", "x", "c1"), ConversationKey("tenant", "llm", "x")]
+)
+def test_tenant_model_and_id_each_tell_conversations_apart(other: ConversationKey):
+    conversations = Conversations()
+    assert conversations.open(key(), 0.0) is not conversations.open(other, 0.0)
+
+
+def test_a_conversation_is_known_just_short_of_an_hour_and_forgotten_at_the_hour():
+    conversations = Conversations()
+    first = conversations.open(key(), 0.0)
+    assert conversations.open(key(), HOUR_S - 1) is first
+    assert conversations.open(key(), HOUR_S - 1 + HOUR_S) is not first
+    assert conversations.evicted == 1
+
+
+def test_another_conversations_turn_sweeps_the_idle_ones_out():
+    conversations = Conversations()
+    for at in range(5):
+        conversations.open(key(f"old {at}"), float(at))
+    conversations.open(key("new"), HOUR_S + 2.5)
+    assert len(conversations) == 3  # old 3, old 4 and new
+    assert conversations.evicted == 3
+
+
+def test_a_turn_in_flight_keeps_its_conversation_but_not_the_idle_ones_behind_it():
+    conversations = Conversations()
+    stuck = conversations.open(key("stuck"), 0.0)
+    stuck.in_flight = 1
+    idle = conversations.open(key("idle"), 1.0)
+    idle.turns = 4
+    assert conversations.open(key("idle"), 2 * HOUR_S).turns == 0
+    assert conversations.open(key("stuck"), 2 * HOUR_S) is stuck
+
+
+def test_beyond_the_limit_the_least_recently_used_idle_one_goes():
+    conversations = Conversations(limit=2)
+    conversations.open(key("a"), 0.0)
+    conversations.open(key("b"), 1.0)
+    a = conversations.open(key("a"), 2.0)
+    conversations.open(key("c"), 3.0)
+    assert conversations.open(key("a"), 4.0) is a
+    assert len(conversations) == 2
+    assert conversations.evicted == 1
+
+
+def test_beyond_the_limit_conversations_with_a_turn_in_flight_stay():
+    conversations = Conversations(limit=2)
+    oldest = conversations.open(key("a"), 0.0)
+    oldest.in_flight = 1
+    conversations.open(key("b"), 1.0)
+    conversations.open(key("c"), 2.0)
+    assert conversations.open(key("a"), 3.0) is oldest
+
+
+def test_where_all_are_in_flight_the_newcomer_is_served_but_not_remembered():
+    conversations = Conversations(limit=2)
+    busy = [conversations.open(key(name), 0.0) for name in "ab"]
+    for conversation in busy:
+        conversation.in_flight = 1
+    conversations.open(key("c"), 1.0).in_flight = 1
+    assert len(conversations) == 2
+    assert [conversations.open(key(name), 2.0) for name in "ab"] == busy
+
+
+def test_a_node_that_is_gone_is_nobodys_home_and_others_keep_theirs():
+    conversations = Conversations()
+    homes = {"a": D0, "b": D1, "c": D0}
+    for name, home in homes.items():
+        conversations.open(key(name), 0.0).decode_node = home
+    conversations.forget_node(D0)
+    assert [conversations.open(key(name), 1.0).decode_node for name in "abc"] == [None, D1, None]
+    assert len(conversations) == 3
+
+
+@pytest.mark.parametrize(("limit", "idle_s"), [(0, 1.0), (-1, 1.0), (1, 0.0), (1, -5.0)])
+def test_bounds_that_bound_nothing_are_refused(limit: int, idle_s: float):
+    with pytest.raises(ValueError, match="limit must be at least 1"):
+        Conversations(limit, idle_s)
+
+
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 7), st.floats(0.0, 30.0), st.booleans()), max_size=60),
+    limit=st.integers(1, 5),
+)
+def test_never_more_than_the_limit_and_never_one_in_flight_evicted(steps, limit):
+    conversations = Conversations(limit, idle_s=60.0)
+    flying = {}
+    now_s = 0.0
+    for name, wait_s, lands in steps:
+        now_s += wait_s
+        opened = conversations.open(key(str(name)), now_s)
+        assert len(conversations) <= limit
+        if name in flying:
+            assert opened is flying[name]
+            if lands:
+                flying.pop(name).in_flight = 0
+        elif len(flying) < limit:
+            opened.in_flight = 1
+            flying[name] = opened

@@ -1,0 +1,5 @@
+"""`python -m trimtab`."""
+
+from .cli import main
+
+main()

