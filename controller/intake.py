@@ -128,6 +128,11 @@ class Intake:
             self._rates[record.model].update(1, now_s)
         return boot.seq
 
+    def is_first(self, report: Report) -> bool:
+        """Whether this process has had no report of that boot yet."""
+        boot = self._boots.get((report.router, report.boot))
+        return boot is None or boot.seq < 0
+
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def counts(self) -> dict[str, Count]:
@@ -154,11 +159,7 @@ class Intake:
 
     def pins(self, now_s: float) -> dict[str, float]:
         """Pins in force, by router."""
-        return {
-            name: view.report.pin_x
-            for name, view in self.speaking(now_s).items()
-            if view.report.pin_x is not None
-        }
+        return {name: view.report.pin_x for name, view in self.speaking(now_s).items() if view.report.pin_x is not None}
 
     def nodes(self, now_s: float) -> tuple[str, tuple[NodeView, ...]]:
         """(router, nodes) of the newest report that still counts."""

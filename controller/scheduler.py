@@ -100,7 +100,9 @@ class Scheduler:
 
     def start(self) -> None:
         """Begin, on the running event loop."""
-        logging.getLogger("apscheduler").setLevel(logging.ERROR)  # it warns of every run left out: these are counted here
+        logging.getLogger("apscheduler").setLevel(
+            logging.ERROR
+        )  # it warns of every run left out: these are counted here
         self._scheduler = AsyncIOScheduler(
             timezone=UTC, job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
         )

@@ -111,5 +111,5 @@ class Scraper:
             return NodeScrape(node.name, error="timeout")
         except (aiohttp.ClientError, OSError) as error:
             return NodeScrape(node.name, error=f"unreachable: {type(error).__name__}")  # its text may hold a password
-        except ValueError:
+        except (ValueError, LookupError):  # the parser raises either
             return NodeScrape(node.name, error="not Prometheus text")

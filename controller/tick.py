@@ -5,7 +5,7 @@ The scheduler calls it every `TICK_S` seconds, the simulator calls the same func
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from router.core import Waiting
@@ -52,9 +52,14 @@ class Outputs:
 
 
 def tick(
-    state: ControlState, tallies: Mapping[str, Tallies], waiting: Iterable[Waiting], now_s: float
+    state: ControlState,
+    tallies: Mapping[str, Tallies],
+    waiting: Iterable[Waiting],
+    now_s: float,
+    engine: Mapping[str, Sequence[SloReading]] | None = None,
 ) -> tuple[ControlState, Outputs]:
-    """Run one tick over the tallies of every model."""
+    """Run one tick over the tallies of every model. With `engine` (`control.signal: engine`) the law runs on those
+    readings, and holds for a model that has none; the routers' own stay in the output."""
     late = list(waiting)
     policy = state.publication.arms["main"]
     prices = state.envelope.prices
@@ -63,7 +68,7 @@ def tick(
     feasibility = dict(state.feasibility)
     for model, tally in tallies.items():
         readings = tally.readings(late, now_s)
-        worst = binding(readings)
+        worst = binding(readings if engine is None else engine.get(model, ()))
         price = policy.weights_for(model).price
         sigma = prices.sigma(price) if 0 < price < float("inf") else (1.0 if price == 0 else 0.0)
         action = Action.HOLD

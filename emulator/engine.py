@@ -202,6 +202,11 @@ class Engine:
         return len(self._running) + len(self._chunking)
 
     @property
+    def decoding(self) -> int:
+        """Sequences that get a token from every step."""
+        return len(self._running)
+
+    @property
     def waiting(self) -> int:
         """Requests that the scheduler has not admitted, or whose KV is on the way."""
         return len(self._waiting) + len(self._loading) + len(self._arrived)

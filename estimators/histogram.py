@@ -10,8 +10,9 @@ Counts of nodes add on the edges that all of them have; quantiles never add.
 The q-quantile is the ceil(q n)-th smallest value (`quantile.rank`), and all that buckets tell of it is the
 bucket: low < value <= high, without error whatever the distribution. The point inside is a guess, log-linear
 between the edges, at rank - 1/2 of the bucket's own values. Above the last finite edge the point is that edge,
-and means "at least". On vLLM's edges the guess was 3 to 13 % off for lognormal latencies, 28 % at worst
-(tests/estimators/test_histogram.py); a page shows the bounds with it.
+and means "at least". The guess reads high, because a tail thins out within its bucket: on vLLM's edges by 13 to
+24 % on average for lognormal latencies (sigma .8 to .3, n = 300), by 85 % at worst; Prometheus' linear one by 21
+to 29 %. So a law that runs on it is right about an SLO only if the SLO is an edge: 1 or 2.5 s, 25 or 50 ms.
 
 Left out: how sure a quantile of few samples is (`exceedance`), and sums that give a lone value exactly.
 """

@@ -79,9 +79,10 @@ DEFAULT_AXES = Axes(
         4096,
         8192,
         16384,
+        32768,
         65536,
     ),
-    uncached_p=(1, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536),
+    uncached_p=(1, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536),
     prompt=(256, 2048, 8192, 16384, 32768, 65536, 131072),
     batch=(0, 1, 4, 8, 16, 32, 48, 64, 96, 160),
 )
@@ -111,7 +112,7 @@ class LoadAwareTable:
 
     @classmethod
     def filled(cls, model: LatencyModel, axes: Axes = DEFAULT_AXES) -> LoadAwareTable:
-        """Every cell from the latency model, rounded as an artefact stores it."""
+        """Every cell from the latency model, rounded to .01 (an artefact keeps six digits of it)."""
         saved = tuple(
             round(model.saved_ms(*at), 2) for at in product(axes.uncached_d, axes.uncached_p, axes.prompt, axes.batch)
         )

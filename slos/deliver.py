@@ -81,7 +81,7 @@ class Delivery:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.shown = _shown(url)
-        self.results: Counter[Result] = Counter({result: 0 for result in Result})
+        self.results: Counter[Result] = Counter(dict.fromkeys(Result, 0))
         self._url = url
         self._secret = None if secret is None else secret.encode()
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
@@ -157,8 +157,9 @@ class Delivery:
         # While it was posted, a full queue may have dropped it already.
         if self._queue and self._queue[0] is waiting:
             self._queue.popleft()
-        self._failures = 0
-        self._due_s = float("-inf")
+        if result is not Result.EXPIRED:  # whoever let it expire is still away
+            self._failures = 0
+            self._due_s = float("-inf")
         self._count(result, why)
 
     def _count(self, result: Result, why: str) -> None:

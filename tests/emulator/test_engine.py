@@ -85,7 +85,7 @@ def test_an_append_pays_for_what_is_not_cached():
     job = node.send("a", 1087, 1)
     node.run()
     assert job.cached_tokens == 1008  # 1,023 tokens are in the cache: all but the last of the answer
-    prefill_ms = 6.4 + 0.8 * 78 / 127 + 79 * (1008 + 39.5) * P.attention_ms_per_token2 + 1.3 + 0.06
+    prefill_ms = 8.11 + 0.1 * 7 / 24 + 79 * (1008 + 39.5) * P.attention_ms_per_token2 + 1.3 + 0.06
     assert node.diary[-1][2] - start_s == pytest.approx((12 + 0.012 * 79 + prefill_ms + 9) / 1e3)
 
 

@@ -60,9 +60,9 @@ def test_the_8b_table_goes_through_its_points(tokens, ms):
     ("tokens", "ms"),
     [
         (0, 6.4),
-        (192, 8.7),
-        (768, 18.0),
-        (1536, 33.15),
+        (192, 8.32),
+        (768, 20.49),
+        (1536, 36.01),
         (8192, 89.0 + 4096 * 45.5 / 2048),
         (16_384, 89.0 + 12_288 * 45.5 / 2048),
         (30_000, 89.0 + 25_904 * 45.5 / 2048),
@@ -119,8 +119,7 @@ def test_a_full_prefill_in_every_step_slows_a_batch_of_200_by_nearly_half():
 
 
 def test_a_small_append_hardly_slows_a_batch_of_200():
-    # Published: 1-2 %. The seven points of linear_ms are too coarse for that; see the measured table's stairs.
-    assert 0 < slowdown(64, 2048) < 0.05
+    assert 0 < slowdown(64, 2048) < 0.02  # published: 1-2 %
     assert slowdown(64, 2048) < slowdown(1024, 0) / 10
 
 

@@ -28,7 +28,8 @@ def test_the_same_key_is_the_same_conversation():
 
 
 @pytest.mark.parametrize(
-    "other", [ConversationKey("x", "llm", "c1"), ConversationKey("tenant", "x", "c1"), ConversationKey("tenant", "llm", "x")]
+    "other",
+    [ConversationKey("x", "llm", "c1"), ConversationKey("tenant", "x", "c1"), ConversationKey("tenant", "llm", "x")],
 )
 def test_tenant_model_and_id_each_tell_conversations_apart(other: ConversationKey):
     conversations = Conversations()

@@ -1,6 +1,5 @@
 """The artefacts that ship: each loads, says truly what it is, and holds what its own constants give."""
 
-from dataclasses import replace
 from importlib.resources import files
 from itertools import product
 
@@ -71,7 +70,12 @@ def test_the_fit_is_good_enough_to_decide_by(name: str, artefact: Artefact):
 @each
 def test_writing_what_was_read_and_reading_it_again_changes_nothing(name: str, artefact: Artefact):
     again = load(dump(artefact.origin, artefact.table, artefact.fit, artefact.cells), name)
-    assert replace(again, digest=artefact.digest) == artefact
+    assert (again.origin, again.table, again.fit, again.cells) == (
+        artefact.origin,
+        artefact.table,
+        artefact.fit,
+        artefact.cells,
+    )
 
 
 @each

@@ -1,0 +1,261 @@
+"""The HTTP face of the control process: what routers call, and what people and Prometheus read.
+
+    POST /internal/v1/turns    a report (router/wire.py)              -> {"accepted_seq": n}
+    GET  /internal/v1/policy   ?after=V&have=d1,d2, waits up to 25 s  -> a publication, or 204
+    GET  /api/v1/status  /series?minutes=60&model=M  /slos  /policy  /pin  /audit
+    POST /api/v1/pin           {"x": 0..1 | null, "by": "..."}        -> as GET
+    GET  /health  /metrics
+
+With a token, `/internal` and POST ask for `Authorization: Bearer`. A POST under `/api` also has to be JSON, and to come from
+this very site if it comes from a browser, so that no other web page can steer a fleet through an operator's browser.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+from urllib.parse import urlsplit
+
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from prometheus_client.registry import CollectorRegistry
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from router.errors import Code, error_body
+from router.wire import WireError, publication_to_wire, report_from_json
+
+from . import exposition
+from .config import LOOPBACK, ControlConfig
+from .intake import IntakeFull
+from .loop import ControlLoop
+from .metrics import ControlCollector
+from .pin import Pin, read_pin, write_pin
+from .series import MAX_MINUTES, series
+from .status import iso, pin_document, problems, slo_rows, status
+from .store import AuditRow
+
+MAX_REPORT_BYTES = 8 << 20
+MAX_API_BYTES = 4096
+POLL_S = 25.0
+MAX_HAVE = 256
+
+
+class _TooLarge(Exception):
+    pass
+
+
+def create_app(
+    loop: ControlLoop,
+    collector: ControlCollector,
+    registry: CollectorRegistry,
+    *,
+    version: str,
+    poll_s: float = POLL_S,
+) -> FastAPI:
+    """The app around a loop. Nothing is started: ticks and flushes are the scheduler's."""
+    config = loop.config
+    app = FastAPI(title="Trimtab", version=version, docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(_Guard, config=config)
+
+    @app.exception_handler(HTTPException)
+    async def refused(_: Request, error: HTTPException) -> Response:
+        return _error(error.status_code, Code.BAD_REQUEST, str(error.detail))
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(_: Request, error: RequestValidationError) -> Response:
+        told = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        return _error(400, Code.BAD_REQUEST, told)
+
+    # -- routers -------------------------------------------------------------------------------------------------------
+
+    @app.post("/internal/v1/turns")
+    async def turns(request: Request) -> Response:
+        try:
+            body = await _body(request, MAX_REPORT_BYTES)
+        except _TooLarge:
+            collector.refused += 1
+            return _error(413, Code.TOO_LARGE, f"a report has at most {MAX_REPORT_BYTES} bytes")
+        try:
+            accepted = loop.accept(report_from_json(body), loop.monotonic())
+        except WireError as error:
+            collector.refused += 1
+            return _error(400, Code.BAD_REQUEST, str(error))
+        except IntakeFull as error:
+            collector.refused += 1
+            return _error(429, Code.BAD_REQUEST, str(error))
+        return _json({"accepted_seq": accepted})
+
+    @app.get("/internal/v1/policy")
+    async def policy_for_routers(
+        after: int = Query(-1), have: str = Query(""), wait_s: float = Query(POLL_S, ge=0)
+    ) -> Response:
+        publication = await loop.newer(after, min(wait_s, poll_s))
+        if publication is None:
+            return Response(status_code=204)
+        held = have.split(",", MAX_HAVE)
+        return _json(publication_to_wire(publication, config.documents, held))
+
+    # -- people --------------------------------------------------------------------------------------------------------
+
+    @app.get("/api/v1/status")
+    async def get_status() -> Response:
+        pin = await asyncio.to_thread(read_pin, config.state_dir)
+        return _json(status(loop, pin, version))
+
+    @app.get("/api/v1/series")
+    async def get_series(minutes: float = Query(60.0, gt=0, le=MAX_MINUTES), model: str | None = None) -> Response:
+        return _json(await asyncio.to_thread(series, loop.store, loop.wall(), config, minutes, model))
+
+    @app.get("/api/v1/slos")
+    async def get_slos() -> Response:
+        return _json({"source": config.source, "slos": slo_rows(loop)})
+
+    @app.get("/api/v1/policy")
+    async def get_policy() -> Response:
+        document = publication_to_wire(loop.publication, config.documents, list(config.documents))
+        del document["tables"]
+        return _json({"source": config.source, "published_at": iso(loop.published_at_s), **document})
+
+    @app.get("/api/v1/audit")
+    async def get_audit(limit: int = Query(100, ge=1, le=1000)) -> Response:
+        rows = await asyncio.to_thread(loop.store.audits, limit)
+        return _json(
+            {"audit": [{"at": iso(r.at_s), "actor": r.actor, "action": r.action, "detail": r.detail} for r in rows]}
+        )
+
+    @app.get("/api/v1/pin")
+    async def get_pin() -> Response:
+        pin = await asyncio.to_thread(read_pin, config.state_dir)
+        return _json(pin_document(loop, pin, loop.monotonic()))
+
+    @app.post("/api/v1/pin")
+    async def post_pin(request: Request) -> Response:
+        try:
+            x, by = _wanted(await _body(request, MAX_API_BYTES))
+        except _TooLarge:
+            return _error(413, Code.TOO_LARGE, f"a pin has at most {MAX_API_BYTES} bytes")
+        except ValueError as error:
+            return _error(400, Code.BAD_REQUEST, str(error))
+        at_s = loop.wall()
+        try:
+            pin = await asyncio.to_thread(write_pin, config.state_dir, x, by, iso(at_s))
+        except OSError as error:
+            return _error(500, Code.INTERNAL, f"the pin could not be written to {config.state_dir}: {error.strerror}")
+        loop.store.audit(AuditRow(at_s, by, "pin" if x is not None else "unpin", "" if x is None else f"x = {x:g}"))
+        return _json(pin_document(loop, pin, loop.monotonic()))
+
+    # -- machines ------------------------------------------------------------------------------------------------------
+
+    @app.get("/health")
+    async def health() -> Response:
+        now_s = loop.monotonic()
+        late = loop.late(now_s)
+        body = {
+            "status": "degraded" if late else "ok",
+            "tick_age_s": round(now_s - loop.ticked_s, 2),
+            "problems": problems(loop, Pin(), now_s),
+        }
+        return _json(body, 503 if late else 200)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        now_s = loop.monotonic()
+        texts = {name: view.report.metrics for name, view in loop.intake.speaking(now_s).items()}
+        # Gathered here, for the values belong to this event loop; parsing the routers' text is work for a thread.
+        own = list(registry.collect())
+        text = await asyncio.to_thread(exposition.render, own, texts)
+        return Response(text, media_type=exposition.CONTENT_TYPE)
+
+    return app
+
+
+class _Guard:
+    """Refuses what must not be answered, before anything else looks at it."""
+
+    def __init__(self, app: ASGIApp, config: ControlConfig) -> None:
+        self._app = app
+        self._config = config
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        refusal = _refusal(Request(scope), self._config)
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.setdefault("cache-control", "no-store")
+                headers["x-content-type-options"] = "nosniff"
+            await send(message)
+
+        await self._app(scope, receive, sent)
+
+
+def _refusal(request: Request, config: ControlConfig) -> Response | None:
+    """Why this request must not be answered."""
+    internal = request.url.path.startswith("/internal/")
+    changes = request.method not in ("GET", "HEAD")
+    if not internal and changes and not _same_site(request, config):
+        return _error(403, Code.BAD_REQUEST, "a change has to be JSON and to come from this site")
+    if config.token and (internal or changes):
+        given = request.headers.get("authorization", "").encode("utf-8", "replace")
+        if not hmac.compare_digest(given, f"Bearer {config.token}".encode()):
+            refused = _error(401, Code.UNAUTHORIZED, "a token is needed: Authorization: Bearer ...")
+            refused.headers["www-authenticate"] = "Bearer"
+            return refused
+    return None
+
+
+def _same_site(request: Request, config: ControlConfig) -> bool:
+    host = request.headers.get("host", "")
+    if config.loopback and (urlsplit(f"//{host}").hostname or "") not in LOOPBACK:
+        return False  # a name that somebody has pointed at this address
+    origin = request.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != host:
+        return False
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
+
+
+async def _body(request: Request, limit: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise _TooLarge
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _wanted(body: bytes) -> tuple[float | None, str]:
+    """(x, by) of a pin. Raises ValueError."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        raise ValueError("the body is no JSON") from None
+    if not isinstance(value, dict) or "x" not in value:
+        raise ValueError('the body is an object with "x": the share of later turns that goes local, 0..1, or null')
+    x, by = value["x"], value.get("by", "api")
+    if not isinstance(by, str):
+        raise ValueError('"by" is a name')
+    if x is None:
+        return None, by[:200]
+    if isinstance(x, bool) or not isinstance(x, int | float) or not 0 <= x <= 1:
+        raise ValueError('"x" is the share of later turns that goes local, 0..1, or null')
+    return float(x), by[:200]
+
+
+def _json(value: object, status_code: int = 200) -> Response:
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return Response(text, status_code=status_code, media_type="application/json")
+
+
+def _error(status_code: int, code: Code, message: str) -> Response:
+    return Response(error_body(code, message), status_code=status_code, media_type="application/json")

@@ -1,0 +1,341 @@
+"""One node: a port that speaks vLLM's HTTP, in front of one engine of the fleet.
+
+aiohttp's low-level server: no application, no router, no access log. It was chosen over an ASGI server because a
+chunk can be written from the agenda's callback straight to the transport (`stream.py`), where ASGI needs a task
+that wakes up, and a queue between the two, for every token; and because a handler is cancelled as soon as its client
+is gone, in every phase, which is the abort. Measured figures are in `run.py`.
+
+A node dies in two ways. `kill` is SIGKILL: nothing listens, open connections break off. A hand-over that kills the
+engine gives those in flight vLLM's own words (status 500, or an event in the stream), then nothing listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from uuid import uuid4
+
+from aiohttp import HttpVersion11, web
+
+from ..fleet import Fleet, Role
+from . import errors, nixl
+from .bodies import Ask, Limits, read_chat, read_text
+from .clock import WallClock
+from .errors import ApiError
+from .lag import Lag
+from .metrics import CONTENT_TYPE, Counts, lag_page, page
+from .replies import Voice, fingerprint
+from .stream import DONE, Stream
+from .taint import Taint
+from .turn import Turn
+
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 64 * 2**20
+KEEP_ALIVE_S = 5.0
+"""vLLM's: it closes an idle connection after this time, and so a client that pools meets the same race."""
+_LAST_WORDS_S = 0.1
+"""Between an engine's death and the end of its connections."""
+
+Handler = Callable[[web.BaseRequest, str], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What all nodes of a fleet have in common."""
+
+    model: str
+    max_model_len: int
+    api_key: str | None
+
+
+class Node:
+    """An engine and its port."""
+
+    def __init__(self, name: str, fleet: Fleet, clock: WallClock, lag: Lag, options: Options, side_ports: dict[str, int]) -> None:
+        self.name = name
+        self.fleet = fleet
+        self.clock = clock
+        self.lag = lag
+        self.counts = Counts()
+        self.taint = Taint()
+        self.aborted = 0
+        self.host, self.port = "", 0
+        self._options = options
+        self._side_ports = side_ports
+        self._limits = Limits(options.model, options.max_model_len, self.block_tokens)
+        self._fingerprint = fingerprint(fleet.profile.name)
+        self._next_block = 1
+        self._listener: asyncio.Server | None = None
+        self._server: web.Server | None = None
+        self._routes: dict[str, dict[str, Handler]] = {
+            "/v1/chat/completions": {"POST": self._chat},
+            "/v1/completions": {"POST": self._text},
+            "/v1/models": {"GET": self._models},
+            "/health": {"GET": self._health},
+            "/ping": {"GET": self._health, "POST": self._health},
+            "/version": {"GET": self._version},
+            "/metrics": {"GET": self._metrics},
+        }
+
+    @property
+    def role(self) -> Role:
+        """P, D or R."""
+        return self.fleet.roles[self.name]
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://{self.host}:{self.port}"
+
+    @property
+    def listening(self) -> bool:
+        """Whether its port takes connections."""
+        return self._listener is not None
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a KV block."""
+        return self.fleet.profile.block_tokens
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def open(self, host: str, port: int) -> None:
+        """Listen; port 0 takes any. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._server = web.Server(
+            self._handle,
+            handler_cancellation=True,
+            request_factory=self._request,
+            access_log=None,
+            keepalive_timeout=KEEP_ALIVE_S,
+        )
+        self._listener = await loop.create_server(self._server, host, port, backlog=1024)
+        self.host, self.port = host, self._listener.sockets[0].getsockname()[1]
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._stop_listening()
+        self._break_off()
+        with self.clock:
+            self.fleet.kill(self.name)
+
+    async def revive(self) -> None:
+        """A new process on the same port."""
+        if self.listening:
+            return
+        self._break_off()
+        self.counts = Counts()
+        self.taint.clear()
+        with self.clock:
+            self.fleet.revive(self.name)
+        await self.open(self.host, self.port)
+        log.info("node %s is back on %s", self.name, self.url)
+
+    def engine_died(self) -> None:
+        """The engine is gone; those in flight are being told."""
+        if self.listening:
+            log.error("node %s: its engine died, the port closes", self.name)
+            self._stop_listening()
+            server = self._server
+            asyncio.get_running_loop().call_later(_LAST_WORDS_S, lambda: self._break_off(server))
+
+    async def close(self) -> None:
+        """The end: connections break off, and handlers are done when this returns."""
+        self._stop_listening()
+        self._break_off()
+        if self._server is not None:
+            await self._server.shutdown(1.0)
+
+    def _stop_listening(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    def _break_off(self, server: web.Server | None = None) -> None:
+        server = server or self._server
+        for connection in server.connections if server is not None else ():
+            if connection.transport is not None:
+                connection.transport.abort()
+
+    # -- requests --------------------------------------------------------------------------------------------
+
+    def _request(self, message, payload, protocol, writer, task) -> web.BaseRequest:  # type: ignore[no-untyped-def]
+        loop = asyncio.get_running_loop()
+        return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MAX_BODY_BYTES)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        echoed = request.headers.get("X-Request-Id") or uuid4().hex
+        try:
+            methods = self._routes.get(request.path)
+            if self._options.api_key is not None and request.path.startswith("/v1") and not self._authorized(request):
+                return _json(errors.UNAUTHORIZED, 401, echoed)
+            if methods is None:
+                raise ApiError(404, "Not Found", "Not Found")
+            if request.method not in methods:
+                raise ApiError(405, "Method Not Allowed", "Method Not Allowed")
+            return await methods[request.method](request, echoed)
+        except ApiError as error:
+            return _json(error.body(), error.status, echoed)
+
+    def _authorized(self, request: web.BaseRequest) -> bool:
+        scheme, _, key = request.headers.get("Authorization", "").partition(" ")
+        expected = (self._options.api_key or "").encode()
+        return scheme.lower() == "bearer" and hmac.compare_digest(key.encode(), expected)
+
+    async def _chat(self, request: web.BaseRequest, echoed: str) -> web.StreamResponse:
+        return await self._generate(request, echoed, read_chat)
+
+    async def _text(self, request: web.BaseRequest, echoed: str) -> web.StreamResponse:
+        return await self._generate(request, echoed, read_text)
+
+    async def _generate(
+        self, request: web.BaseRequest, echoed: str, read: Callable[[bytes, Limits], Ask]
+    ) -> web.StreamResponse:
+        arrived_s = self.clock.now_s
+        if request.content_type != "application/json":
+            raise errors.invalid("Unsupported Media Type: Only 'application/json' is allowed")
+        raw = await _body(request)
+        try:
+            ask = read(raw, self._limits)
+        except ApiError:
+            self._refuse_hand_over(raw)
+            raise
+        if not self.fleet.engines[self.name].alive:
+            raise errors.internal(errors.ENGINE_DEAD)
+        base = request.headers.get("X-Request-Id") or ask.request_id or uuid4().hex[:16]
+        voice = Voice(
+            f"{'chatcmpl' if ask.chat else 'cmpl'}-{base}",
+            int(time.time()),
+            self._options.model,
+            self._fingerprint,
+            ask.chat,
+            ask.include_usage,
+        )
+        turn = Turn(self, ask, base, arrived_s, self._hand_over(ask))
+        try:
+            if ask.stream:
+                return await self._stream(request, echoed, turn, voice)
+            with self.clock:
+                turn.begin()
+            await turn.done
+        except asyncio.CancelledError:
+            self.aborted += 1
+            with self.clock:
+                turn.abort()
+            raise
+        answers = [(sequence.part, sequence.script) for sequence in turn.sequences]
+        return _json(voice.whole(answers, turn.usage(), self._handle_for_client(turn)), 200, echoed)
+
+    async def _stream(self, request: web.BaseRequest, echoed: str, turn: Turn, voice: Voice) -> web.StreamResponse:
+        response = web.StreamResponse(headers=_headers("text/event-stream; charset=utf-8", echoed))
+        await response.prepare(request)
+        transport = request.transport
+        if transport is None:
+            raise asyncio.CancelledError
+        turn.stream = Stream(transport, request.version >= HttpVersion11, voice)
+        with self.clock:
+            turn.begin()
+        try:
+            await turn.done
+        except ApiError as error:  # the status is out: vLLM says it in the stream
+            turn.stream.write(error.event(), DONE)
+        return response
+
+    # -- the hand-over ---------------------------------------------------------------------------------------
+
+    def _hand_over(self, ask: Ask) -> dict[str, object] | None:
+        if ask.kv_transfer_params is None:
+            return None
+        profile = self.fleet.profile
+        blocks = max(-(-part.rendered.tokens // profile.block_tokens) for part in ask.parts)
+        node_blocks = 1 + profile.kv_capacity_tokens // profile.block_tokens
+        return dict(nixl.from_wire(ask.kv_transfer_params, blocks, node_blocks, self._side_ports))
+
+    def _handle_for_client(self, turn: Turn) -> dict[str, object] | None:
+        reply = turn.sequences[0].reply
+        if reply is None or reply.kv_transfer_params is None:
+            return None
+        blocks = -(-reply.prompt_tokens // self.block_tokens)
+        first, room = self._next_block, self.fleet.profile.kv_capacity_tokens // self.block_tokens
+        if first + blocks > room:
+            first = 1
+        self._next_block = first + blocks
+        return nixl.to_wire(reply.kv_transfer_params, turn.ask.chat, first, self._side_ports[self.name])
+
+    def _refuse_hand_over(self, raw: bytes) -> None:
+        """A decode leg that never reaches the engine lets P's blocks go, as in vLLM."""
+        try:
+            params = json.loads(raw).get("kv_transfer_params")
+        except (ValueError, AttributeError):
+            return
+        if isinstance(params, dict) and params.get("do_remote_prefill"):
+            with self.clock:
+                self.fleet.refuse(nixl.from_wire(params, 0, 1, {}))
+
+    # -- the rest --------------------------------------------------------------------------------------------
+
+    async def _models(self, request: web.BaseRequest, echoed: str) -> web.StreamResponse:
+        created = int(self.counts.started)
+        permission = {
+            "id": f"modelperm-{uuid4().hex[:16]}",
+            "object": "model_permission",
+            "created": created,
+            "allow_create_engine": False,
+            "allow_sampling": True,
+            "allow_logprobs": True,
+            "allow_search_indices": False,
+            "allow_view": True,
+            "allow_fine_tuning": False,
+            "organization": "*",
+            "group": None,
+            "is_blocking": False,
+        }
+        card = {
+            "id": self._options.model,
+            "object": "model",
+            "created": created,
+            "owned_by": "vllm",
+            "root": self._options.model,
+            "parent": None,
+            "max_model_len": self._options.max_model_len,
+            "permission": [permission],
+        }
+        return _json(json.dumps({"object": "list", "data": [card]}).encode(), 200, echoed)
+
+    async def _health(self, request: web.BaseRequest, echoed: str) -> web.StreamResponse:
+        alive = self.fleet.engines[self.name].alive
+        return web.Response(status=200 if alive else 503, headers=_headers(None, echoed))
+
+    async def _version(self, request: web.BaseRequest, echoed: str) -> web.StreamResponse:
+        return _json(b'{"version":"0.32.0"}', 200, echoed)
+
+    async def _metrics(self, request: web.BaseRequest, echoed: str) -> web.StreamResponse:
+        with self.clock:
+            self.counts.look(self.fleet.engines[self.name])
+        text = page(self.counts, self.role, self._options.model, self.fleet.profile, self._options.max_model_len)
+        text += lag_page(self.lag, self.clock.speed, {"emulator_aborted_requests_total": self.aborted})
+        return web.Response(body=text.encode(), headers=_headers(CONTENT_TYPE, echoed))
+
+
+async def _body(request: web.BaseRequest) -> bytes:
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        raise ApiError(413, f"Request body exceeds {MAX_BODY_BYTES} bytes", "Request Entity Too Large") from None
+
+
+def _json(body: bytes, status: int, echoed: str) -> web.Response:
+    return web.Response(body=body, status=status, headers=_headers("application/json", echoed))
+
+
+def _headers(content_type: str | None, echoed: str) -> dict[str, str]:
+    headers = {"Server": "uvicorn", "X-Request-Id": echoed}
+    if content_type is not None:
+        headers["Content-Type"] = content_type
+    return headers

@@ -1,0 +1,199 @@
+"""Tokens without a tokenizer: how long a prompt is, what names its parts in the prefix cache, what the answer says.
+
+    tokens(message) = 4 (header) + ⌈UTF-8 bytes of its content / 4⌉        prompt = Σ messages + 4
+
+The last 4 are the header of the answer to come (the chat template's generation prompt). When the answer is sent
+back as history its message needs no other header, so a prompt of p tokens that was answered with n is a prefix of
+p + n tokens of the next turn's prompt, as in vLLM.
+
+A segment's key is a hash of everything up to its end, so shared system prompts and forks meet in the cache. The
+answer is drawn from the key of its own header, 4 ASCII bytes a token, and the cache files it under that key. So
+an assistant message is found again as far as it is what this model would have said there; from the first edited
+token on it is new text. An answer is the same whatever max_tokens, seed or temperature are; shorter is a prefix.
+
+Tools, tool calls and content parts other than text count as their canonical JSON; an answer that calls a tool
+counts as `name(arguments)`. Raw prompts (/v1/completions, token ids) are cut into blocks of `block_tokens`: their
+prompts share whole blocks, their answers are not found again. Reasoning fields of history are ignored, as most
+chat templates drop them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b, shake_128
+from os.path import commonprefix
+from struct import pack
+
+from ..prefix_cache import Prompt
+
+BYTES_PER_TOKEN = 4
+HEADER_TOKENS = 4
+_CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
+# An answer neither begins nor ends with a blank: clients that strip it still send back the same text.
+_FIRST = tuple(f"{a.upper()}{b}{c}{d}" for a in _CONSONANTS for b in _VOWELS for c in _CONSONANTS for d in _VOWELS)
+_LATER = tuple(f" {a}{b}{c}" for a in _CONSONANTS for b in _VOWELS for c in _CONSONANTS)
+_PLAIN: dict[str, object] = {"integer": 7, "number": 7.5, "boolean": True, "array": [], "object": {}, "null": None}
+
+Message = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A prompt as the engine and the cache see it, and the key from which its answer is drawn."""
+
+    prompt: Prompt
+    tokens: int
+    voice: str
+
+
+def render_chat(messages: Sequence[Message], tools: object, salt: str, tool: Mapping[str, object] | None) -> Rendered:
+    """A conversation. `tool` is the function that the answer must call, if it must."""
+    chain = _key("chat", salt)
+    prompt: list[tuple[str, int]] = []
+    if tools:
+        data = _canonical(tools)
+        chain = _key(chain, "tools", data)
+        prompt.append((chain, HEADER_TOKENS + count(data)))
+    for message in messages:
+        role, text, extra = str(message.get("role")), content_text(message.get("content")), _extra(message)
+        after = _key(chain, role, text, extra)
+        tokens = count(text + extra)
+        if role == "assistant":
+            voice, own = _own_tokens(chain, text, message.get("tool_calls"), tools)
+            prompt.append((voice, HEADER_TOKENS + own))
+            if tokens > own:
+                prompt.append((after, tokens - own))
+        else:
+            prompt.append((after, HEADER_TOKENS + tokens))
+        chain = after
+    voice = _voice(chain, None if tool is None else str(tool.get("name")))
+    prompt.append((voice, HEADER_TOKENS))
+    return Rendered(tuple(prompt), sum(tokens for _, tokens in prompt), voice)
+
+
+def render_raw(text: str | Sequence[int], salt: str, block_tokens: int) -> Rendered:
+    """A prompt without messages: text, or token ids."""
+    if isinstance(text, str):
+        data, width = text.encode("utf-8", "surrogatepass"), BYTES_PER_TOKEN
+    else:
+        data, width = pack(f"<{len(text)}q", *text), 8
+    chain = _key("raw", salt, str(width))
+    prompt = []
+    for start in range(0, len(data), width * block_tokens):
+        piece = data[start : start + width * block_tokens]
+        chain = blake2b(piece, digest_size=12, key=chain.encode()).hexdigest()
+        prompt.append((chain, -(-len(piece) // width)))
+    return Rendered(tuple(prompt), -(-len(data) // width), chain)
+
+
+def count(text: str) -> int:
+    """Tokens of a text inside a message."""
+    return -(-len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN)
+
+
+def draw(voice: str, tokens: int) -> str:
+    """The first `tokens` tokens of what the model says with this voice."""
+    dice = shake_128(voice.encode()).digest(2 * tokens)
+    numbers = [dice[i] << 8 | dice[i + 1] for i in range(0, len(dice), 2)]
+    first = _FIRST[numbers[0] % len(_FIRST)] if numbers else ""
+    return first + "".join([_LATER[number % len(_LATER)] for number in numbers[1:]])
+
+
+def natural_tokens(voice: str) -> int:
+    """How long the answer is if nobody limits it: 16 to 256 tokens."""
+    return 16 + int.from_bytes(shake_128(f"{voice} length".encode()).digest(2), "big") % 241
+
+
+def tool_arguments(voice: str, tool: Mapping[str, object]) -> str:
+    """The JSON with which the answer calls a function: a value for each property of its schema."""
+    parameters = tool.get("parameters")
+    properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
+    if not isinstance(properties, Mapping):
+        return "{}"
+    words = iter(draw(voice, 1 + 4 * len(properties)).split(" "))
+    return json.dumps({str(name): _value(schema, words) for name, schema in properties.items()})
+
+
+def content_text(content: object) -> str:
+    """What a message says: text parts joined as vLLM does, other parts as canonical JSON."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, Sequence):
+        return _canonical(content)
+    parts = []
+    for part in content:
+        text = part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None
+        parts.append(text if isinstance(text, str) else part if isinstance(part, str) else _canonical(part))
+    return "\n".join(parts)
+
+
+def tool_named(tools: object, name: object) -> Mapping[str, object] | None:
+    """The function of that name among a request's tools."""
+    for tool in tools if isinstance(tools, Sequence) else ():
+        function = tool.get("function") if isinstance(tool, Mapping) else None
+        if isinstance(function, Mapping) and function.get("name") == name:
+            return function
+    return None
+
+
+def _own_tokens(chain: str, text: str, calls: object, tools: object) -> tuple[str, int]:
+    """The voice that may have said this message, and how many whole tokens of it are what that voice says."""
+    said = text
+    voice = _voice(chain, None)
+    expected = ""
+    if calls and not text and isinstance(calls, Sequence) and len(calls) == 1 and isinstance(calls[0], Mapping):
+        function = calls[0].get("function")
+        tool = tool_named(tools, function.get("name")) if isinstance(function, Mapping) else None
+        if tool is not None and isinstance(function, Mapping):
+            voice = _voice(chain, str(tool.get("name")))
+            said = f"{function.get('name')}({function.get('arguments')})"
+            expected = f"{tool.get('name')}({tool_arguments(voice, tool)})"
+    elif not calls:
+        expected = draw(voice, count(text))
+    if said and expected.startswith(said):
+        same = len(said)
+    else:
+        same = len(commonprefix((said, expected)))
+    if same == len(said) == len(expected):
+        return voice, count(said)
+    return voice, same // BYTES_PER_TOKEN
+
+
+def _voice(chain: str, tool_name: str | None) -> str:
+    return _key(chain, "answer") if tool_name is None else _key(chain, "call", tool_name)
+
+
+def _extra(message: Message) -> str:
+    """What a message holds beside its content and counts."""
+    calls = message.get("tool_calls")
+    if isinstance(calls, Sequence) and calls:
+        functions = [call.get("function") for call in calls if isinstance(call, Mapping)]
+        named = [f for f in functions if isinstance(f, Mapping)]
+        return "".join(f"{f.get('name')}({f.get('arguments')})" for f in named)
+    kept = {name: message[name] for name in ("name", "tool_call_id") if message.get(name)}
+    return _canonical(kept) if kept else ""
+
+
+def _value(schema: object, words: Iterator[str]) -> object:
+    kind = schema.get("type") if isinstance(schema, Mapping) else None
+    choices = schema.get("enum") if isinstance(schema, Mapping) else None
+    if isinstance(choices, Sequence) and choices:
+        return choices[0]
+    if isinstance(kind, str) and kind in _PLAIN:
+        return _PLAIN[kind]
+    return f"{next(words)} {next(words)}"
+
+
+def _canonical(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def _key(*parts: str) -> str:
+    state = blake2b(digest_size=12)
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        state.update(len(data).to_bytes(8, "big"))
+        state.update(data)
+    return state.hexdigest()

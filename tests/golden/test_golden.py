@@ -1,0 +1,82 @@
+"""What a scenario and `trimtab slo check` print, word for word. `make golden` rewrites the files; review reads the diff."""
+
+from __future__ import annotations
+
+from io import StringIO
+from textwrap import dedent
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from emulator.workload import AGENT, INGEST, RAG, Phase
+from trimtab.cli import app
+from trimtab.demo import Outcome, as_json, run_all
+from trimtab.scenarios import H1, Scenario
+from trimtab.tabulate import result_table
+
+SHORT = Scenario(
+    "short",
+    "Short: agents, one prefill node out, then an ingest tenant",
+    H1.profile,
+    H1.topology,
+    (
+        Phase("agents 0.8/s", 30.0, ((AGENT, 0.8),)),
+        Phase("agents 0.6/s, one P out", 30.0, ((AGENT, 0.6),), out=("P1",)),
+        Phase("retrieval chat 0.4/s + ingest 1/s", 30.0, ((RAG, 0.4), (INGEST, 1.0))),
+    ),
+    H1.slos,
+    settle_s=10.0,
+)
+BAD = """\
+    version: 2
+    service: Chat Service
+    slo:
+    slos:
+      - name: later-ttft
+        objective: p99(ttft) <= 2
+        match: {turn: ">2", modle: "llama-*"}
+      - name: later-ttft
+        objektive: p99(tpot) <= 38ms
+      - name: itl
+        signal: inter_token
+        percent: 101
+        max: 38 milliseconds
+      - name: whole
+        objective: p99(ttft) <= 2s
+        match: {streaming: false}
+      - name: answers
+        objective: success >= 99.9%
+        percent: 99
+      - name: forever
+        objective: p99(e2e) <= 0s
+    """
+
+
+@pytest.fixture(scope="module")
+def outcome() -> Outcome:
+    return run_all(SHORT, (0,), 1, lambda done, total: None)
+
+
+@pytest.mark.simulation
+def test_the_json_of_a_short_scenario(outcome, golden):
+    golden(
+        "short-scenario.json", as_json(outcome, "trimtab demo --headless --scenario short --seeds 1", "commit golden")
+    )
+
+
+@pytest.mark.simulation
+def test_the_table_of_a_short_scenario(outcome, golden):
+    console = Console(file=StringIO(), width=150, color_system=None)
+    console.print(result_table(outcome, "trimtab demo --headless --scenario short --seeds 1", "commit golden"))
+    assert isinstance(console.file, StringIO)
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    golden("short-scenario.txt", "\n".join(lines) + "\n")
+
+
+def test_the_messages_of_slo_check_on_a_bad_file(golden, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "slo.yaml").write_text(dedent(BAD), encoding="utf-8")
+    result = CliRunner().invoke(app, ["slo", "check", "slo.yaml"])
+    assert result.exit_code == 2 and result.stdout == ""
+    golden("slo-check.txt", result.stderr)

@@ -1,0 +1,220 @@
+"""The control process, put together: configuration in, a running loop with its jobs, API and page out.
+
+    await run_control(config)                        until SIGTERM or SIGINT
+    control = build_control(config); ...; await control.run(stop)      to add jobs and observers, or to stop it by an event
+
+Other parts join through `extend`: it is given the `Control` before anything runs, and may add scheduler jobs
+(`control.scheduler.add(Job(...))`), observers of ticks (`control.loop.observers.append(f)`), collectors of metrics
+(`control.registry.register(c)`) and routes (`control.app`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import IO
+
+import uvicorn
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+
+from controller.app import create_app
+from controller.config import ControlConfig
+from controller.loop import ControlLoop
+from controller.metrics import ControlCollector
+from controller.scheduler import Job, Scheduler
+from controller.store import Store
+from dashboards.page import mount
+
+from . import __version__
+
+log = logging.getLogger("trimtab.control")
+
+FLUSH_S = 5.0
+SHUTDOWN_S = 3
+MAX_CONNECTIONS = 512
+
+
+class ControlError(Exception):
+    """The process cannot start; the message says why and what to do."""
+
+
+@dataclass(slots=True)
+class Control:
+    """The parts of one control process."""
+
+    config: ControlConfig
+    store: Store
+    loop: ControlLoop
+    scheduler: Scheduler
+    registry: CollectorRegistry
+    app: FastAPI
+    port: int = 0
+    """Where it listens, once it does."""
+    listening: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve and tick until `stop` is set. Raises ControlError where the port cannot be had."""
+        config = self.config
+        listener = _listen(config.host, config.port)
+        self.port = listener.getsockname()[1]
+        server = _Server(
+            uvicorn.Config(
+                self.app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=SHUTDOWN_S,
+                limit_concurrency=MAX_CONNECTIONS,
+            )
+        )
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        stopping = asyncio.create_task(stop.wait())
+        self.scheduler.start()
+        self.listening.set()
+        log.info(
+            "control on http://%s:%d, state in %s, law %s, mode %s, source %s, %s version %d",
+            config.host,
+            self.port,
+            config.state_dir,
+            config.law,
+            config.mode,
+            config.source,
+            "continuing above" if self.loop.continued else "starting with",
+            self.loop.publication.version,
+        )
+        try:
+            await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            self.loop.close()  # routers that wait for a publication go, so that the server need not wait for them
+            server.should_exit = True
+            await self.scheduler.stop()
+            try:
+                await serving
+            finally:
+                self.loop.save_counts()
+                await asyncio.to_thread(self.store.close, self.loop.wall())
+
+    async def flush(self) -> None:
+        """Write to disk what waits."""
+        self.loop.save_counts()
+        await asyncio.to_thread(self.store.flush, self.loop.wall())
+
+    async def tick(self) -> None:
+        """One tick; a new publication is written at once, so that a restart goes on from it."""
+        outputs = self.loop.tick(self.loop.monotonic())
+        if outputs is not None and outputs.publication is not None:
+            await asyncio.to_thread(self.store.flush, self.loop.wall())
+
+
+def build_control(config: ControlConfig) -> Control:
+    """Everything of one control process, not running yet. Needs a running event loop."""
+    store = Store(config.state_dir)
+    loop = ControlLoop(config, store, store.restore(config.slos))
+    scheduler = Scheduler(clock=loop.monotonic)
+    registry = CollectorRegistry()
+    collector = ControlCollector(loop, scheduler, __version__)
+    registry.register(collector)
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    app = create_app(loop, collector, registry, version=__version__)
+    mount(app)
+    control = Control(config, store, loop, scheduler, registry, app)
+    scheduler.add(Job("tick", config.tick_s, control.tick, watched=True))
+    scheduler.add(Job("flush", FLUSH_S, control.flush))
+    return control
+
+
+async def run_control(
+    config: ControlConfig,
+    *,
+    extend: Callable[[Control], None] | None = None,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Run a control process until SIGTERM or SIGINT, or until `stop` is set. Raises ControlError where it cannot start."""
+    stop = stop or asyncio.Event()
+    with _alone(config), _signals(stop):
+        control = build_control(config)
+        if extend is not None:
+            extend(control)
+        await control.run(stop)
+
+
+class _Server(uvicorn.Server):
+    """Signals are ours: uvicorn would end the process with them before the store is closed."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ControlError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+    return listener
+
+
+@contextlib.contextmanager
+def _alone(config: ControlConfig) -> Iterator[None]:
+    """Two control processes on one state folder would undo each other's work."""
+    path = config.state_dir / "control.lock"
+    lock: IO[str] | None = None
+    try:
+        config.state_dir.mkdir(parents=True, exist_ok=True)
+        lock = path.open("a+", encoding="utf-8")
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        assert lock is not None
+        lock.seek(0)
+        owner = lock.read(20).strip() or "unknown"
+        lock.close()
+        raise ControlError(
+            f"{config.state_dir} is in use by another control process (pid {owner}): stop it, or use another state_dir"
+        ) from None
+    except OSError as error:  # a file system without locks, or one that cannot be written: the store says more
+        log.warning("%s: no lock (%s)", path, error.strerror)
+    try:
+        if lock is not None:
+            with contextlib.suppress(OSError):
+                lock.truncate(0)
+                lock.write(str(os.getpid()))
+                lock.flush()
+        yield
+    finally:
+        if lock is not None:
+            with contextlib.suppress(OSError):
+                lock.close()
+
+
+@contextlib.contextmanager
+def _signals(stop: asyncio.Event) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    taken = []
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        try:
+            loop.add_signal_handler(sig, stop.set)
+            taken.append(sig)
+        except (ValueError, RuntimeError, NotImplementedError):  # not the main thread: `stop` is the only way
+            break
+    try:
+        yield
+    finally:
+        for sig in taken:
+            loop.remove_signal_handler(sig)
