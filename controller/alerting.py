@@ -5,12 +5,13 @@
     alerting.jobs()                       # the post of what is due, every second
 
 Right after the start the counts are only watched: routers that lived through a restart of this process report
-then what they counted in hours, and it must not look like five minutes. `firing()` is to be stored, and given
-back at the next start, so that an alert that was told is also resolved.
+then what they counted in hours, and it must not look like five minutes. `keep` gets a text whenever something
+was told; given back as `kept` at the next start, it lets an alert that was told be resolved.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +26,7 @@ from slos.sinks import DEFAULT_SINK, SINKS
 from slos.wording import breach, recovery
 
 from .doing import doing
-from .scrape import Job
+from .scheduler import Job
 from .tick import Outputs
 
 log = logging.getLogger("trimtab.alerting")
@@ -33,6 +34,8 @@ log = logging.getLogger("trimtab.alerting")
 EVALUATE_S = 30.0
 SETTLE_S = 15.0
 DELIVER_S = 1.0
+DELIVER_TIMEOUT_S = 30.0
+"""For all posts of one run; one post alone is given up after 5 s."""
 
 
 class Alerting:
@@ -51,11 +54,12 @@ class Alerting:
         span_s: float = SPAN_S,
         evaluate_s: float = EVALUATE_S,
         settle_s: float = SETTLE_S,
-        firing: Mapping[str, float] | None = None,
+        kept: str | None = None,
+        keep: Callable[[str], None] | None = None,
         wall: Callable[[], float] = time.time,
         delivery: Delivery | None = None,
     ) -> None:
-        """`firing`: SLOs that an earlier process told of, and when (epoch seconds). Raises ValueError for no URL."""
+        """Raises ValueError for a `webhook_url` that is none."""
         self.slos = {slo.name: slo for slo in slos}
         self.delivery = Delivery(webhook_url, secret=secret) if delivery is None and webhook_url else delivery
         self._gate = gate or Gate()
@@ -64,9 +68,9 @@ class Alerting:
         self._wall = wall
         self._labels = {name: labels(slo, service, more_labels) for name, slo in self.slos.items()}
         self._windows = {name: CountWindow(span_s) for name in self.slos}
-        known = {name: at_s for name, at_s in (firing or {}).items() if name in self.slos}
-        self._alerts = {name: Alert(State.FIRING if name in known else State.UNKNOWN) for name in self.slos}
-        self._started_s: dict[str, float] = known
+        self._keep = keep
+        self._started_s = {name: at_s for name, at_s in _read(kept).items() if name in self.slos}
+        self._alerts = {name: Alert(State.FIRING if name in self._started_s else State.UNKNOWN) for name in self.slos}
         self._first_s: float | None = None
         self._evaluated_s: float | None = None
 
@@ -92,7 +96,7 @@ class Alerting:
 
     def jobs(self) -> list[Job]:
         """What the scheduler is to run."""
-        return [] if self.delivery is None else [("deliver", DELIVER_S, self.delivery.flush)]
+        return [] if self.delivery is None else [Job("deliver", DELIVER_S, self.delivery.flush, DELIVER_TIMEOUT_S)]
 
     def firing(self) -> dict[str, float]:
         """SLOs that a receiver believes to be firing, with the epoch second since when."""
@@ -123,7 +127,19 @@ class Alerting:
             starts_s, ends_s = self._started_s.pop(slo.name, now_s), now_s
             summary = recovery(slo, window.total(), window.span_s, ends_s - starts_s, said)
         log.warning("%s: %s", change.value, summary)
+        if self._keep is not None:
+            self._keep(json.dumps(self._started_s))
         if self.delivery is not None:
             url = f"{self._external_url}#slo-{slo.name}"
             notice = Notice(change, self._labels[slo.name], {"summary": summary}, starts_s, ends_s, url)
             self.delivery.offer(SINKS[DEFAULT_SINK](notice, self._external_url))
+
+
+def _read(kept: str | None) -> dict[str, float]:
+    """SLOs that an earlier process told of, and when (epoch seconds)."""
+    try:
+        told = json.loads(kept) if kept else {}
+        return {str(name): float(at_s) for name, at_s in told.items()}
+    except (ValueError, TypeError, AttributeError):
+        log.warning("what was kept of alerts cannot be read; those that were told will not be resolved")
+        return {}

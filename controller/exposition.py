@@ -1,9 +1,10 @@
-"""One Prometheus exposition of all processes: this one's registry, and what each router sent of its own, labelled `process`.
+"""One Prometheus exposition of all processes: this one's registry, and what each router sent of its own, with a label
+`process`.
 
 Families of the same name and type are joined, so that none appears twice; a sample's own `process` label becomes
-`exported_process`, as Prometheus would have it. What does not fit (another type under the same name, the same sample twice,
-text that is no exposition) is left out and told in `trimtab_router_metrics_unreadable`. Routers that have fallen silent are
-left out too: their gauges would look alive.
+`exported_process`, as Prometheus would have it. What does not fit (another type under the same name, the same sample
+twice, text that is no exposition) is left out and told in `trimtab_router_metrics_unreadable`. Routers that have fallen
+silent are left out too: their gauges would look alive.
 """
 
 from __future__ import annotations

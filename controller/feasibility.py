@@ -8,10 +8,10 @@ a minute without.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
-from slos.reduce import Binding
+from slos.reduce import Binding, SloReading
 
 TICKS = 12
 """One minute of 5-s ticks, to raise the flag and to clear it."""
@@ -33,13 +33,12 @@ class Feasibility:
     impossible: int = 0
     possible: int = 0
     relief: Relief | None = None
+    last: Relief | None = None
+    """What the last tick with an impossible demand was short of."""
 
     def after(self, sigma: float, binding: Binding) -> Feasibility:
-        """The state after one more tick. No evidence changes nothing."""
-        if binding.ttft is None and binding.tpot is None:
-            return self
-        ttft_over = binding.ttft is not None and (binding.ttft.severity or 0) > 1
-        tpot_over = binding.tpot is not None and (binding.tpot.severity or 0) > 1
+        """The state after one more tick. No evidence on the side that was short changes nothing."""
+        ttft_over, tpot_over = _over(binding.ttft), _over(binding.tpot)
         found: Relief | None = None
         if ttft_over and tpot_over:
             found = Relief.BOTH
@@ -50,6 +49,24 @@ class Feasibility:
         if found is not None:
             impossible = self.impossible + 1
             relief = found if impossible >= TICKS or self.relief is not None else None
-            return replace(self, impossible=impossible, possible=0, relief=relief)
+            return Feasibility(impossible, 0, relief, found)
+        if not self._refuted(ttft_over, tpot_over):
+            return self
         possible = self.possible + 1
-        return Feasibility(0, possible, None if possible >= TICKS else self.relief)
+        return Feasibility(0, possible, None if possible >= TICKS else self.relief, self.last)
+
+    def _refuted(self, ttft_over: bool | None, tpot_over: bool | None) -> bool:
+        """Whether a tick without an impossible demand says anything against the last one."""
+        if self.last is Relief.PREFILL:
+            return ttft_over is not None
+        if self.last is Relief.DECODE:
+            return tpot_over is not None
+        if self.last is Relief.BOTH:
+            return ttft_over is False or tpot_over is False
+        return ttft_over is not None or tpot_over is not None
+
+
+def _over(reading: SloReading | None) -> bool | None:
+    """Whether the SLO is violated; None without evidence."""
+    severity = None if reading is None else reading.severity
+    return None if severity is None else severity > 1

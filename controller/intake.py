@@ -1,8 +1,8 @@
 """What routers report, folded on arrival: tallies per model, counts per SLO, and who reported when.
 
-A report is told apart by router, boot and sequence number. One seen before is acknowledged and not folded; a new boot of a
-router starts over at any number. Counters are cumulative per boot, so only their increase is added, and a lost report costs
-nothing but its records. Pure: the time is an argument, seconds of any monotonic clock.
+A report is told apart by router, boot and sequence number. One seen before is acknowledged and not folded; a new boot
+of a router starts over at any number. Counters are cumulative per boot, so only their increase is added, and a lost
+report costs nothing but its records. Pure: the time is an argument, seconds of any monotonic clock.
 
 What a router said last holds for `SILENT_S`. After that its waiting turns, its pin and its metrics no longer count, for
 nobody knows whether they still do; after `FORGET_S` it leaves the list. Everything here is bounded.
@@ -27,7 +27,8 @@ SILENT_S = 15.0
 FORGET_S = 600.0
 DOUBLED_S = 60.0
 MAX_WAITING_AGEING_S = 5.0
-"""A waiting turn is aged by the time since its report, for a tick at most: older news of it is no evidence that it still waits."""
+"""A waiting turn is aged by the time since its report, for a tick at most: older news is no evidence that it still
+waits."""
 MAX_MODELS = 32
 MAX_ROUTERS = 64
 MAX_BOOTS = 256
@@ -174,7 +175,7 @@ class Intake:
         rate = self._rates.get(model)
         return 0.0 if rate is None else rate.rate_hz(now_s)
 
-    # -- a restart of this process ---------------------------------------------------------------------------------------
+    # -- a restart of this process -------------------------------------------------------------------------------------
 
     def boots(self) -> dict[tuple[str, str], dict[str, Count]]:
         """What is counted already, by (router, boot): to be stored with `counts` and given to `restore`."""

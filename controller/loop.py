@@ -3,8 +3,8 @@
 Everything here happens on one event loop, so there are no locks; the rules are in the pure modules (`intake`, `tick`,
 `publish`). Control maths use the monotonic clock, the wall clock is for display and for the store.
 
-The price is held, and the law not stepped, while a router reports a pin or the configuration pins, and for a window of ticks
-after that or after a stall: what those ticks read was measured under another policy, or long ago.
+The price is held, and the law not stepped, while a router reports a pin or the configuration pins, and for a window of
+ticks after that or after a stall: what those ticks read was measured under another policy, or long ago.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import isclose
@@ -40,6 +40,14 @@ SAME_PRICE = 1e-6
 
 Observer = Callable[[float, Outputs, Mapping[str, Count]], None]
 """Called after each tick with the monotonic time, what the tick saw, and the cumulative counts per SLO."""
+
+
+EngineReadings = Callable[[], Mapping[str, Sequence[SloReading]]]
+"""By model, what the engines' own metrics say (`control.signal: engine`)."""
+
+
+class TooManyPollers(Exception):
+    """More routers wait for a publication than are served at once."""
 
 
 class State(StrEnum):
@@ -86,6 +94,10 @@ class ControlLoop:
         self.monotonic = monotonic
         self.wall = wall
         self.observers: list[Observer] = []
+        self.engine: EngineReadings | None = None
+        """Set, the law runs on these readings instead of the routers' own."""
+        self.sections: dict[str, Callable[[], object]] = {}
+        """More of the status document, by key; each gives a JSON value."""
         restored = restored or Restored()
         self.intake = Intake(config.slos, {key.model for key in config.tables})
         self.intake.restore(restored.counts, restored.boots)
@@ -138,7 +150,7 @@ class ControlLoop:
         first = self.intake.is_first(report)
         accepted = self.intake.accept(report, now_s)
         version = self.publication.version
-        # A router that this process has not met may act on a version that an earlier process published and did not store.
+        # A router that this process has not met may act on a version that an earlier process published, not stored.
         if report.policy_version > version or (first and report.policy_version == version and self._differs(report)):
             self.jumps += 1
             why = f"{report.router} acts on version {report.policy_version}, which an earlier process published"
@@ -157,8 +169,8 @@ class ControlLoop:
     # -- ticks ---------------------------------------------------------------------------------------------------------
 
     def tick(self, now_s: float) -> Outputs | None:
-        """Run one tick; None if the last one was less than half an interval ago (the watchdog and the scheduler may both
-        come after a stall)."""
+        """Run one tick; None if the last one was less than half an interval ago (the watchdog and the scheduler may
+        both come after a stall)."""
         since_s = now_s - self.ticked_s
         if self.ticks and since_s < self.config.tick_s / 2:
             return None
@@ -170,7 +182,8 @@ class ControlLoop:
         waiting = self.intake.waiting(now_s)
         law = self.law if self.state is State.ACTIVE else None
         before = replace(self._control, law=law)
-        self._control, outputs = tick(before, self.intake.tallies, waiting, now_s)
+        engine = None if self.engine is None else self.engine()
+        self._control, outputs = tick(before, self.intake.tallies, waiting, now_s, engine)
         self.ticked_s = now_s
         self.outputs = outputs.models
         for model, tally in self.intake.tallies.items():
@@ -238,11 +251,12 @@ class ControlLoop:
     # -- publications --------------------------------------------------------------------------------------------------
 
     async def newer(self, after: int, timeout_s: float) -> Publication | None:
-        """The publication, as soon as its version exceeds `after`; None if that does not happen in time."""
+        """The publication, as soon as its version exceeds `after`; None if that does not happen in time. Raises
+        TooManyPollers."""
         if self.publication.version > after:
             return self.publication
-        if self._closing or self.pollers >= MAX_POLLERS:
-            return None
+        if self.pollers >= MAX_POLLERS:
+            raise TooManyPollers(f"{MAX_POLLERS} routers wait for a publication already")
         self.pollers += 1
         try:
             async with asyncio.timeout(timeout_s):
@@ -279,7 +293,7 @@ class ControlLoop:
 
 
 def first_publication(config: ControlConfig, restored: Restored) -> Publication:
-    """What a process starts with: the configuration, and the prices that an earlier process left, at a higher version."""
+    """What a process starts with: the configuration, and the prices that an earlier process left, a version higher."""
     stored = restored.publication
     version = 1 if stored is None else stored.version + 1
     kept: dict[str, Weights] = {}

@@ -1,7 +1,7 @@
 """The control process's own metrics: a table of what they are, and a collector that reads them off the loop.
 
-Nothing is counted here. Every value is read from where it is kept when somebody asks, so a metric cannot differ from what the
-API and the page say.
+Nothing is counted here. Every value is read from where it is kept when somebody asks, so a metric cannot differ from
+what the API and the page say.
 """
 
 from __future__ import annotations
@@ -39,46 +39,124 @@ class Spec:
 
 
 SPECS: tuple[Spec, ...] = (
-    Spec("trimtab_control_info", Kind.GAUGE, "", ("version", "source", "law", "mode"), "1; what this process is and what its numbers come from."),
+    Spec(
+        "trimtab_control_info",
+        Kind.GAUGE,
+        "",
+        ("version", "source", "law", "mode"),
+        "1; what this process is and what its numbers come from.",
+    ),
     Spec("trimtab_control_state", Kind.GAUGE, "", ("state",), "1 for the state the loop is in, 0 for the others."),
     Spec("trimtab_control_healthy", Kind.GAUGE, "", (), "0 if there was no tick for three intervals."),
     Spec("trimtab_control_tick_age_seconds", Kind.GAUGE, "seconds", (), "Time since the last tick."),
     Spec("trimtab_control_ticks", Kind.COUNTER, "", (), "Ticks."),
-    Spec("trimtab_control_stalls", Kind.COUNTER, "", (), "Ticks that came more than three intervals after the last one."),
+    Spec(
+        "trimtab_control_stalls", Kind.COUNTER, "", (), "Ticks that came more than three intervals after the last one."
+    ),
     Spec("trimtab_control_observer_errors", Kind.COUNTER, "", (), "Errors of what is called after ticks."),
     Spec("trimtab_price", Kind.GAUGE, "", ("model",), "w_tpot / w_ttft in force: ms of TTFT per ms x sequence."),
-    Spec("trimtab_slo_reading_seconds", Kind.GAUGE, "seconds", ("model", "slo", "signal"), "The SLO's percentile over the last ticks; absent without enough turns."),
+    Spec(
+        "trimtab_slo_reading_seconds",
+        Kind.GAUGE,
+        "seconds",
+        ("model", "slo", "signal"),
+        "The SLO's percentile over the last ticks; absent without enough turns.",
+    ),
     Spec("trimtab_slo_threshold_seconds", Kind.GAUGE, "seconds", ("slo", "signal"), "What the SLO allows."),
     Spec("trimtab_slo_objective_ratio", Kind.GAUGE, "ratio", ("slo",), "The share of turns that has to be good."),
     Spec("trimtab_slo_valid_events", Kind.COUNTER, "", ("slo",), "Turns judged good or bad, over all routers."),
     Spec("trimtab_slo_bad_events", Kind.COUNTER, "", ("slo",), "Turns judged bad, over all routers."),
-    Spec("trimtab_slo_excluded_events", Kind.COUNTER, "", ("slo",), "Turns that the SLO is not about, over all routers."),
+    Spec(
+        "trimtab_slo_excluded_events", Kind.COUNTER, "", ("slo",), "Turns that the SLO is not about, over all routers."
+    ),
     Spec("trimtab_infeasible", Kind.GAUGE, "", ("model",), "1 while no price can hold the model's SLOs."),
     Spec("trimtab_control_turns", Kind.COUNTER, "", ("model",), "Turns folded."),
     Spec("trimtab_control_later_turns", Kind.COUNTER, "", ("model",), "Turns after a conversation's first."),
-    Spec("trimtab_control_local_turns", Kind.COUNTER, "", ("model",), "Later turns whose prompt was computed where it was decoded."),
+    Spec(
+        "trimtab_control_local_turns",
+        Kind.COUNTER,
+        "",
+        ("model",),
+        "Later turns whose prompt was computed where it was decoded.",
+    ),
     Spec("trimtab_control_waiting_turns", Kind.GAUGE, "", ("model",), "Turns without a first token at the last tick."),
     Spec("trimtab_publication_version", Kind.GAUGE, "", (), "Version of the publication in force."),
     Spec("trimtab_publications", Kind.COUNTER, "", (), "Publications of this process."),
-    Spec("trimtab_publication_jumps", Kind.COUNTER, "", (), "Publications made because a router acted on a version of an earlier process."),
+    Spec(
+        "trimtab_publication_jumps",
+        Kind.COUNTER,
+        "",
+        (),
+        "Publications made because a router acted on a version of an earlier process.",
+    ),
     Spec("trimtab_control_policy_pollers", Kind.GAUGE, "", (), "Routers that wait for the next publication."),
-    Spec("trimtab_router_report_age_seconds", Kind.GAUGE, "seconds", ("router",), "Time since the router's newest report."),
+    Spec(
+        "trimtab_router_report_age_seconds",
+        Kind.GAUGE,
+        "seconds",
+        ("router",),
+        "Time since the router's newest report.",
+    ),
     Spec("trimtab_router_silent", Kind.GAUGE, "", ("router",), "1 if the router has not reported for 15 s."),
     Spec("trimtab_router_policy_version", Kind.GAUGE, "", ("router",), "The publication that the router acts on."),
-    Spec("trimtab_router_pinned_ratio", Kind.GAUGE, "ratio", ("router",), "The share of later turns that the router sends local by order; absent unless pinned."),
+    Spec(
+        "trimtab_router_pinned_ratio",
+        Kind.GAUGE,
+        "ratio",
+        ("router",),
+        "The share of later turns that the router sends local by order; absent unless pinned.",
+    ),
     Spec("trimtab_control_reports", Kind.COUNTER, "", ("result",), "Reports by result: folded, repeated, refused."),
     Spec("trimtab_control_report_gaps", Kind.COUNTER, "", (), "Reports that never came, by their sequence numbers."),
-    Spec("trimtab_control_records_dropped", Kind.COUNTER, "", ("reason",), "Turns not folded: router_full (the router had to drop them), model_bound (too many models)."),
-    Spec("trimtab_control_cells_dropped", Kind.COUNTER, "", ("model",), "Turns in table cells beyond the number that is followed."),
-    Spec("trimtab_router_metrics_unreadable", Kind.GAUGE, "", ("router",), "1 if the router's own metrics could not be read, or only in part."),
+    Spec(
+        "trimtab_control_records_dropped",
+        Kind.COUNTER,
+        "",
+        ("reason",),
+        "Turns not folded: router_full (the router had to drop them), model_bound (too many models).",
+    ),
+    Spec(
+        "trimtab_control_cells_dropped",
+        Kind.COUNTER,
+        "",
+        ("model",),
+        "Turns in table cells beyond the number that is followed.",
+    ),
+    Spec(
+        "trimtab_router_metrics_unreadable",
+        Kind.GAUGE,
+        "",
+        ("router",),
+        "1 if the router's own metrics could not be read, or only in part.",
+    ),
     Spec("trimtab_control_store_ok", Kind.GAUGE, "", (), "0 if the store works in memory only, or cannot be written."),
     Spec("trimtab_control_store_errors", Kind.COUNTER, "", (), "Errors of the store."),
     Spec("trimtab_control_store_pending_rows", Kind.GAUGE, "", (), "Rows that wait to be written."),
-    Spec("trimtab_control_store_dropped_rows", Kind.COUNTER, "", (), "Rows of history dropped because they could not be written."),
-    Spec("trimtab_control_job_duration_seconds", Kind.SUMMARY, "seconds", ("job",), "Runs of each job, and the time they took."),
-    Spec("trimtab_control_job_failures", Kind.COUNTER, "", ("job", "kind"), "Runs that failed: error, timeout, missed (the last run was still going)."),
-    Spec("trimtab_control_job_rescues", Kind.COUNTER, "", ("job",), "Runs by the watchdog because the scheduler did not."),
-)  # fmt: skip
+    Spec(
+        "trimtab_control_store_dropped_rows",
+        Kind.COUNTER,
+        "",
+        (),
+        "Rows of history dropped because they could not be written.",
+    ),
+    Spec(
+        "trimtab_control_job_duration_seconds",
+        Kind.SUMMARY,
+        "seconds",
+        ("job",),
+        "Runs of each job, and the time they took.",
+    ),
+    Spec(
+        "trimtab_control_job_failures",
+        Kind.COUNTER,
+        "",
+        ("job", "kind"),
+        "Runs that failed: error, timeout, missed (the last run was still going).",
+    ),
+    Spec(
+        "trimtab_control_job_rescues", Kind.COUNTER, "", ("job",), "Runs by the watchdog because the scheduler did not."
+    ),
+)
 
 Samples = list[tuple[tuple[str, ...], float]]
 
@@ -118,7 +196,7 @@ class ControlCollector(Collector):
         loop, now_s = self._loop, self._loop.monotonic()
         intake, totals, store, config = loop.intake, loop.intake.totals, loop.store, loop.config
         routers, tallies, counts = intake.routers(now_s), intake.tallies, intake.counts()
-        readings = [
+        readings: Samples = [
             ((model, r.slo.name, r.slo.signal.value), r.value_s)
             for model, output in loop.outputs.items()
             for r in output.readings
@@ -190,9 +268,8 @@ def _counts(counts: Mapping[str, Count], part: str) -> Samples:
 
 
 def _family(spec: Spec) -> GaugeMetricFamily | CounterMetricFamily | SummaryMetricFamily:
-    kinds = {
-        Kind.GAUGE: GaugeMetricFamily,
-        Kind.COUNTER: CounterMetricFamily,
-        Kind.SUMMARY: SummaryMetricFamily,
-    }
-    return kinds[spec.kind](spec.name, spec.help, labels=spec.labels)  # type: ignore[return-value]
+    if spec.kind is Kind.GAUGE:
+        return GaugeMetricFamily(spec.name, spec.help, labels=spec.labels)
+    if spec.kind is Kind.COUNTER:
+        return CounterMetricFamily(spec.name, spec.help, labels=spec.labels)
+    return SummaryMetricFamily(spec.name, spec.help, labels=spec.labels)

@@ -7,61 +7,54 @@ Names and help are in `SPECS`; label values come from configuration and enums on
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from math import inf
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from estimators.histogram import BucketQuantile
 from slos.alerts import State
 
 from .alerting import Alerting
 from .engines import EngineMetric, EngineReading
+from .metrics import Kind, Spec
 from .scrape import Scraper
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """One metric: name, labels, help."""
-
-    name: str
-    labels: tuple[str, ...]
-    help: str
-
-    def gauge(self) -> GaugeMetricFamily:
-        return GaugeMetricFamily(self.name, self.help, labels=self.labels)
-
-    def counter(self) -> CounterMetricFamily:
-        return CounterMetricFamily(self.name, self.help, labels=self.labels)
-
 
 ENGINE_P99 = Spec(
     "trimtab_engine_p99_seconds",
+    Kind.GAUGE,
+    "seconds",
     ("model", "signal", "bound"),
     "P99 of the engines' histograms: the edges of its bucket (low, high) and a guess inside (point).",
 )
-ENGINE_SAMPLES = Spec("trimtab_engine_samples", ("model", "signal"), "Values behind the engines' P99.")
-ENGINE_SCRAPES = Spec("trimtab_engine_scrapes", ("node", "result"), "Pages asked for, by result: ok or failed.")
+ENGINE_SAMPLES = Spec(
+    "trimtab_engine_samples", Kind.GAUGE, "", ("model", "signal"), "Values behind the engines' P99; 0 where unknown."
+)
+ENGINE_SCRAPES = Spec(
+    "trimtab_engine_scrapes", Kind.COUNTER, "", ("node", "result"), "Pages asked for, by result: ok or failed."
+)
 ENGINE_MISSING = Spec(
-    "trimtab_engine_metric_missing", ("node", "metric"), "1 if the node's page lacks a metric that is read of it."
+    "trimtab_engine_metric_missing",
+    Kind.GAUGE,
+    "",
+    ("node", "metric"),
+    "1 if the node's page lacks a metric that is read of it.",
 )
-ENGINE_KV = Spec("trimtab_engine_kv_cache_usage_ratio", ("node",), "Share of KV memory in use, by the engine itself.")
-ALERT_STATE = Spec("trimtab_alert_state", ("slo", "state"), "1 for the state that the SLO's alert is in.")
-ALERT_TURNS = Spec("trimtab_alert_window_turns", ("slo", "verdict"), "Turns within the alert's window by verdict.")
-NOTICES = Spec("trimtab_notices", ("result",), "Webhook posts by what became of them.")
-NOTICES_WAITING = Spec("trimtab_notices_waiting", (), "Notices that wait to be delivered.")
-SPECS = (
-    ENGINE_P99,
-    ENGINE_SAMPLES,
-    ENGINE_SCRAPES,
-    ENGINE_MISSING,
-    ENGINE_KV,
-    ALERT_STATE,
-    ALERT_TURNS,
-    NOTICES,
-    NOTICES_WAITING,
+ENGINE_KV = Spec(
+    "trimtab_engine_kv_cache_usage_ratio", Kind.GAUGE, "ratio", ("node",), "Share of KV memory in use, by the engine."
 )
+ALERT_STATE = Spec(
+    "trimtab_alert_state", Kind.GAUGE, "", ("slo", "state"), "1 for the state that the SLO's alert is in."
+)
+ALERT_TURNS = Spec(
+    "trimtab_alert_window_turns", Kind.GAUGE, "", ("slo", "verdict"), "Turns in the alert's window: good or bad."
+)
+NOTICES = Spec("trimtab_notices", Kind.COUNTER, "", ("result",), "Webhook posts by what became of them.")
+NOTICES_WAITING = Spec("trimtab_notices_waiting", Kind.GAUGE, "", (), "Notices that wait to be delivered.")
+ENGINE_SPECS = (ENGINE_P99, ENGINE_SAMPLES, ENGINE_SCRAPES, ENGINE_MISSING, ENGINE_KV)
+ALERT_SPECS = (ALERT_STATE, ALERT_TURNS, NOTICES, NOTICES_WAITING)
+SPECS = (*ENGINE_SPECS, *ALERT_SPECS)
 
 
 def signals(reading: EngineReading, q: float = 0.99) -> dict[str, BucketQuantile | None]:
@@ -104,55 +97,69 @@ def alert_status(alerting: Alerting) -> dict[str, object]:
     }
 
 
-class EngineCollector:
+class EngineCollector(Collector):
     """The engines' metrics, read off a scraper when asked."""
 
     def __init__(self, scraper: Scraper) -> None:
         self._scraper = scraper
 
+    def describe(self) -> list[Metric]:
+        """Names only, so that registering needs no values."""
+        return [_family(spec, ()) for spec in ENGINE_SPECS]
+
     def collect(self) -> Iterator[Metric]:
-        """For `CollectorRegistry.register`."""
-        p99, samples, missing, kv = (spec.gauge() for spec in (ENGINE_P99, ENGINE_SAMPLES, ENGINE_MISSING, ENGINE_KV))
-        for model, reading in self._scraper.readings().items():
-            for signal, quantile in signals(reading).items():
-                samples.add_metric((model, signal), 0 if quantile is None else quantile.n)
-                if quantile is not None:
-                    bounds = {"low": quantile.low, "point": quantile.value, "high": quantile.high}
-                    for bound, value in bounds.items():
-                        p99.add_metric((model, signal, bound), inf if value is None else value)
-        for scrape in self._scraper.last.values():
-            for metric in scrape.missing:
-                missing.add_metric((scrape.node, metric.value), 1)
-            if EngineMetric.KV_USAGE in scrape.gauges:
-                kv.add_metric((scrape.node,), scrape.gauges[EngineMetric.KV_USAGE])
-        scrapes = ENGINE_SCRAPES.counter()
-        for (node, result), count in self._scraper.results.items():
-            scrapes.add_metric((node, result), count)
-        yield from (p99, samples, missing, kv, scrapes)
+        """Every metric of ENGINE_SPECS, with its values now."""
+        by_model = {model: signals(reading) for model, reading in self._scraper.readings().items()}
+        p99s = [(model, signal, p99) for model, rows in by_model.items() for signal, p99 in rows.items()]
+        bounds = [
+            ((model, signal, bound), inf if value is None else value)
+            for model, signal, p99 in p99s
+            if p99 is not None
+            for bound, value in (("low", p99.low), ("point", p99.value), ("high", p99.high))
+        ]
+        pages = self._scraper.last.values()
+        kv = [((p.node,), p.gauges[EngineMetric.KV_USAGE]) for p in pages if EngineMetric.KV_USAGE in p.gauges]
+        yield _family(ENGINE_P99, bounds)
+        yield _family(ENGINE_SAMPLES, [((m, signal), 0 if p99 is None else p99.n) for m, signal, p99 in p99s])
+        yield _family(ENGINE_SCRAPES, self._scraper.results.items())
+        yield _family(ENGINE_MISSING, [((page.node, metric.value), 1) for page in pages for metric in page.missing])
+        yield _family(ENGINE_KV, kv)
 
 
-class AlertCollector:
+class AlertCollector(Collector):
     """The alerts' metrics, read off when asked."""
 
     def __init__(self, alerting: Alerting) -> None:
         self._alerting = alerting
 
+    def describe(self) -> list[Metric]:
+        """Names only, so that registering needs no values."""
+        return [_family(spec, ()) for spec in ALERT_SPECS]
+
     def collect(self) -> Iterator[Metric]:
-        """For `CollectorRegistry.register`."""
-        states, turns = ALERT_STATE.gauge(), ALERT_TURNS.gauge()
-        for name, alert in self._alerting.alerts().items():
-            for state in State:
-                states.add_metric((name, state.value), float(alert.state is state))
-            window = self._alerting.window(name)
-            turns.add_metric((name, "good"), window.valid - window.bad)
-            turns.add_metric((name, "bad"), window.bad)
-        yield from (states, turns)
-        if self._alerting.delivery is not None:
-            notices, waiting = NOTICES.counter(), NOTICES_WAITING.gauge()
-            for result, count in self._alerting.delivery.results.items():
-                notices.add_metric((result.value,), count)
-            waiting.add_metric((), self._alerting.delivery.waiting)
-            yield from (notices, waiting)
+        """Every metric of ALERT_SPECS, with its values now."""
+        alerts, delivery = self._alerting.alerts(), self._alerting.delivery
+        windows = {name: self._alerting.window(name) for name in alerts}
+        yield _family(
+            ALERT_STATE,
+            [((name, state.value), alert.state is state) for name, alert in alerts.items() for state in State],
+        )
+        yield _family(
+            ALERT_TURNS,
+            [((name, "good"), window.valid - window.bad) for name, window in windows.items()]
+            + [((name, "bad"), window.bad) for name, window in windows.items()],
+        )
+        results = {} if delivery is None else delivery.results
+        yield _family(NOTICES, [((result.value,), count) for result, count in results.items()])
+        yield _family(NOTICES_WAITING, [((), 0 if delivery is None else delivery.waiting)])
+
+
+def _family(spec: Spec, values: Iterable[tuple[tuple[str, ...], float]]) -> GaugeMetricFamily | CounterMetricFamily:
+    kind = CounterMetricFamily if spec.kind is Kind.COUNTER else GaugeMetricFamily
+    family = kind(spec.name, spec.help, labels=spec.labels)
+    for labels, value in values:
+        family.add_metric(labels, float(value))
+    return family
 
 
 def _plain(quantile: BucketQuantile | None) -> dict[str, float | int | bool | None] | None:

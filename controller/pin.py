@@ -1,5 +1,32 @@
-"""The pin, as the control side sees it. The file is the routers' (`router/pin.py`), for they must not import this package."""
+"""The pin as the control process shows it. The file is the routers' business (`router/pin.py`); it is read here for
+display and written for the API, and a damaged one is a warning, not an error."""
 
-from router.pin import Pin, pin_path, read_pin, write_pin
+from __future__ import annotations
 
-__all__ = ["Pin", "pin_path", "read_pin", "write_pin"]
+from dataclasses import dataclass
+from pathlib import Path
+
+from router.pin import Pin, read_pin, write_pin
+
+
+@dataclass(frozen=True, slots=True)
+class PinFile:
+    """What the file asks for: `pin` None means nothing; `warning` says why it could not be read."""
+
+    pin: Pin | None = None
+    warning: str = ""
+
+
+def look(state_dir: Path) -> PinFile:
+    """The file as it is now. Never raises."""
+    try:
+        return PinFile(read_pin(state_dir))
+    except (OSError, ValueError) as error:
+        return PinFile(warning=f"{error}. Routers keep the pin that they had")
+
+
+def put(state_dir: Path, x: float | None, by: str, at_iso: str) -> PinFile:
+    """Replace or lift the pin. Raises ValueError for a share outside 0..1, OSError where it cannot be written."""
+    pin = None if x is None else Pin(x, by, at_iso)
+    write_pin(state_dir, pin)
+    return PinFile(pin)

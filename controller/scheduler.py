@@ -1,8 +1,8 @@
-"""The jobs of the control process: APScheduler, set up so that nothing piles up, and a watchdog that does not depend on it.
+"""The jobs of the control process: APScheduler, set up so that nothing piles up, and a watchdog beside it.
 
-Every job has one run at a time, no catch-up after a stall, and a time limit; whatever it raises is logged and counted, and it
-runs again. APScheduler plans by the wall clock, so a clock set back would silence it until time has caught up: the watchdog
-looks at the monotonic clock, and runs the watched job itself when that has not run for three intervals.
+Every job has one run at a time, no catch-up after a stall, and a time limit; whatever it raises is logged and counted,
+and it runs again. APScheduler plans by the wall clock, so a clock set back would silence it until time has caught up:
+the watchdog looks at the monotonic clock, and runs the watched job itself when that has not run for three intervals.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ MIN_TIMEOUT_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Something to do every `interval_s`, at first at once. A run is given up after `timeout_s` (default: the interval, but
-    at least a second). A job with work for the CPU or a disk hands it to a thread itself."""
+    """Something to do every `interval_s`, at first at once. A run is given up after `timeout_s` (default: the interval,
+    but at least a second). A job with work for the CPU or a disk hands it to a thread itself."""
 
     name: str
     interval_s: float
@@ -90,8 +90,11 @@ class Scheduler:
         """Watched jobs that have not run for three intervals."""
         return [name for name, e in self._entries.items() if e.job.watched and e.stats.late(now_s)]
 
-    def add(self, job: Job) -> None:
-        """One more job, before or after the start. Raises ValueError for a name twice."""
+    def add(self, job: Job | tuple[str, float, Callable[[], Awaitable[object]]]) -> None:
+        """One more job (or its name, interval and what to do), before or after the start. Raises ValueError for a name
+        twice."""
+        if isinstance(job, tuple):
+            job = Job(*job)
         if job.name in self._entries:
             raise ValueError(f"there is a job {job.name} already")
         self._entries[job.name] = _Entry(job, JobStats(job.interval_s, self._clock()))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import aiohttp
 
@@ -15,17 +15,15 @@ from estimators.histogram import SCRAPES
 from slos.objective import Slo
 from slos.reduce import SloReading
 
+from .engine_page import read_page
 from .engines import EngineNode, EngineReading, Engines, NodeScrape, as_slo_readings
-from .exposition import read_page
+from .scheduler import Job
 
 INTERVAL_S = 5.0
 TIMEOUT_S = 2.0
 MAX_PAGE_BYTES = 8 * 2**20
 STALE_INTERVALS = 3.0
 """Without a round for so long there are no readings, and the law holds."""
-
-Job = tuple[str, float, Callable[[], Awaitable[None]]]
-"""A name, an interval in seconds, what to do."""
 
 
 class Scraper:
@@ -53,7 +51,7 @@ class Scraper:
 
     def jobs(self) -> list[Job]:
         """What the scheduler is to run."""
-        return [("scrape", self.interval_s, self.scrape)]
+        return [Job("scrape", self.interval_s, self.scrape)]
 
     async def scrape(self) -> None:
         """One round over all nodes at once; takes at most the timeout and raises nothing."""

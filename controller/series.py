@@ -1,6 +1,7 @@
 """What the page draws: the ticks of the last minutes, as columns per model, thinned to what a picture can show.
 
-A bucket holds the worst percentile of its ticks, for a peak is what one looks for, the last price, and the sum of its turns.
+A bucket holds the worst percentile of its ticks, for a peak is what one looks for, the last price, and the sum of its
+turns.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Infinity is no JSON: a percentile that is infinite, because too many turns got n
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from math import inf
 
@@ -18,14 +18,14 @@ from .feasibility import Relief
 from .intake import MAX_MODELS, RouterView
 from .laws.protocol import Action
 from .loop import ControlLoop, State, sides
-from .pin import Pin
+from .pin import PinFile
 from .tick import ModelOutput
 
 BEHIND_S = 10.0
 """A router that has not taken a publication after this time does not get through to us, or we not to it."""
 
 
-def status(loop: ControlLoop, pin: Pin, version: str) -> dict[str, object]:
+def status(loop: ControlLoop, pin: PinFile, version: str) -> dict[str, object]:
     """Everything that is known now. `pin` is what the file says, `version` that of the program."""
     now_s = loop.monotonic()
     config = loop.config
@@ -64,7 +64,15 @@ def status(loop: ControlLoop, pin: Pin, version: str) -> dict[str, object]:
         "routers": [_router(loop, name, view, now_s) for name, view in loop.intake.routers(now_s).items()],
         "nodes_as_seen_by": reporter,
         "nodes": [asdict(node) for node in nodes],
+        **{name: _section(section) for name, section in loop.sections.items()},
     }
+
+
+def _section(section: Callable[[], object]) -> object:
+    try:
+        return section()
+    except Exception as error:  # another part's fault must not take the status with it
+        return {"error": f"{type(error).__name__}: {error}"}
 
 
 def _model(loop: ControlLoop, name: str, now_s: float) -> dict[str, object]:
@@ -132,12 +140,12 @@ def behind(loop: ControlLoop, view: RouterView, now_s: float) -> bool:
     return late and not view.silent(now_s)
 
 
-def pin_document(loop: ControlLoop, pin: Pin, now_s: float) -> dict[str, object]:
+def pin_document(loop: ControlLoop, pin: PinFile, now_s: float) -> dict[str, object]:
     """What the pin file asks for, and which routers obey."""
     return {
-        "x": pin.x,
-        "by": pin.by,
-        "at": pin.at,
+        "x": None if pin.pin is None else pin.pin.x,
+        "by": "" if pin.pin is None else pin.pin.by,
+        "at": "" if pin.pin is None else pin.pin.at,
         "warning": pin.warning,
         "routers": loop.intake.pins(now_s),
         "configured_x": loop.config.pin_x,
@@ -145,7 +153,7 @@ def pin_document(loop: ControlLoop, pin: Pin, now_s: float) -> dict[str, object]
 
 
 def slo_rows(loop: ControlLoop) -> list[dict[str, object]]:
-    """Per SLO what is promised and what was counted. Only increases of counts are added, so they outlive router restarts."""
+    """Per SLO what is promised and what was counted since counting began, over all restarts."""
     counts = loop.intake.counts()
     rows: list[dict[str, object]] = []
     for slo in loop.config.slos:
@@ -179,6 +187,8 @@ def promise(slo: Slo) -> str:
     turns = "turns"
     if match.turn_max is None and match.turn_min == 2:
         turns = "later turns"
+    elif match.turn_max == match.turn_min == 1:
+        turns = "first turns"
     elif match.turn_max == match.turn_min:
         turns = f"turns number {match.turn_min}"
     elif match.turn_max is not None:
@@ -282,7 +292,7 @@ def _severity(output: ModelOutput | None) -> float:
     return max(found, default=0.0)
 
 
-def problems(loop: ControlLoop, pin: Pin, now_s: float) -> list[str]:
+def problems(loop: ControlLoop, pin: PinFile, now_s: float) -> list[str]:
     """What an operator should know and may have to mend, worst first."""
     found: list[str] = []
     intake, totals = loop.intake, loop.intake.totals
@@ -301,9 +311,9 @@ def problems(loop: ControlLoop, pin: Pin, now_s: float) -> list[str]:
     if pin.warning:
         found.append(pin.warning + ".")
     obeying = intake.pins(now_s)
-    deaf = sorted(name for name in intake.speaking(now_s) if pin.x is not None and obeying.get(name) != pin.x)
-    if deaf:
-        found.append(f"The pin asks for x = {pin.x:g}, which {', '.join(deaf)} does not report (yet).")
+    for name in sorted(intake.speaking(now_s)):
+        if pin.pin is not None and obeying.get(name) != pin.pin.x:
+            found.append(f"The pin asks for x = {pin.pin.x:g}, which router {name} does not report (yet).")
     for name, output in loop.outputs.items():
         if output.feasibility.relief is not None:
             found.append(f"{name}: the SLOs cannot be held by routing: {output.feasibility.relief.value}.")

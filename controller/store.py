@@ -6,10 +6,10 @@
     audit                  what operators did
     documents              JSON of other parts (alert states) by name
 
-One writer: this process. Writing is cheap for the caller: rows wait in memory until `flush`, which a job calls in a thread every
-few seconds. A flush that fails (disk full, locked, damaged) keeps its rows for the next one, within bounds, and says so in
-`problem`; nothing here stops the control loop. A file that is damaged, newer than this program or out of reach is left as it is:
-the store then works in memory, and says that too.
+One writer: this process. Writing is cheap for the caller: rows wait in memory until `flush`, which a job calls in a
+thread every few seconds. A flush that fails (disk full, locked, damaged) keeps its rows for the next one, within
+bounds, and says so in `problem`; nothing here stops the control loop. A file that is damaged, newer than this program
+or out of reach is left as it is: the store then works in memory, and says that too.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ MIGRATIONS: tuple[str, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class TickRow:
-    """One model's tick. Percentiles in seconds, None without evidence, infinite where too many turns got no answer; turns are
-    those of this tick."""
+    """One model's tick. Percentiles in seconds, None without evidence, infinite where too many turns got no answer;
+    turns are those of this tick."""
 
     at_s: float
     """Wall time."""
@@ -262,11 +262,11 @@ class Store:
         finally:
             self._io.release()
 
-    # -- writing: into the file ------------------------------------------------------------------------------------------
+    # -- writing: into the file ----------------------------------------------------------------------------------------
 
     def flush(self, now_s: float) -> bool:
-        """Write what waits, in one transaction; False if it failed or another flush is still at it. `now_s` is wall time.
-        Never raises."""
+        """Write what waits, in one transaction; False if it failed or another flush is still at it. `now_s` is wall
+        time. Never raises."""
         if not self._io.acquire(timeout=READ_WAIT_S):
             return False  # a disk that hangs must not pile up threads
         try:

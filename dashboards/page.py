@@ -1,6 +1,7 @@
 """The built-in page: one HTML document without anything from elsewhere, drawn in the browser from `/api/v1`.
 
-Its parts are the files in `dashboards/web`; style and script are put into the document, so that one request fetches all of it.
+Its parts are the files in `dashboards/web`; style and script are put into the document, so that one request fetches
+all of it.
 """
 
 from __future__ import annotations

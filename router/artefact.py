@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
-from math import inf
 
 from .latency import LatencyModel
 from .paper_table import QPS_LEVELS, TURN2_TYPES, CellKey, ContextClass, PaperCell, PaperTable
@@ -25,6 +25,7 @@ from .policy import TableKey, Tables
 from .table import Axes, LoadAwareTable
 
 FORMAT = 1
+MAX = sys.float_info.max
 SOURCES = ("emulated", "vllm-cpu", "measured")
 
 
@@ -257,10 +258,11 @@ def _text(value: object, place: str) -> str:
 
 
 def _number(value: object, place: str) -> float:
-    # The comparison also keeps out whole numbers that no float can hold, and NaN.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -inf < value < inf:
+    # Whole numbers stay as they were written, so that a document written again is the same. The comparison also
+    # keeps out NaN, and whole numbers that no float can hold.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -MAX <= value <= MAX:
         raise ValueError(f"{place} is no finite number: {value!r:.40}")
-    return float(value)
+    return value
 
 
 def _floats(value: object, place: str) -> tuple[float, ...]:

@@ -131,6 +131,12 @@ def _checked(report: Report) -> Report:
     return report
 
 
+def acting_prices(publication: Publication) -> dict[str, float]:
+    """What a router reports as its `prices`: those of the main arm's models, where they are finite."""
+    weights = publication.arms["main"].model_weights
+    return {model: pair.price for model, pair in weights.items() if pair.price < inf}
+
+
 def publication_to_wire(
     publication: Publication, documents: Mapping[str, str], have: Sequence[str] = ()
 ) -> dict[str, object]:

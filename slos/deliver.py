@@ -117,7 +117,11 @@ class Delivery:
         async with self._busy:
             while self._queue and self._clock() >= self._due_s:
                 first = self._queue[0]
-                status, why = await self._post(first)
+                try:
+                    status, why = await self._post(first)
+                except asyncio.CancelledError:
+                    self._failed("cancelled")
+                    raise
                 if status is not None and 200 <= status < 300:
                     self._done(first, Result.DELIVERED)
                 elif status in NEVER_TAKEN:
@@ -125,10 +129,7 @@ class Delivery:
                 elif self._clock() - first.offered_s >= self._give_up_s:
                     self._done(first, Result.EXPIRED, why)
                 else:
-                    self._failures += 1
-                    pause_s = self._backoff.pause_s(self._failures, self._coin())
-                    self._due_s = self._clock() + pause_s
-                    self._count(Result.FAILED, f"{why}; again in {pause_s:.1f} s")
+                    self._failed(why)
 
     async def close(self) -> None:
         """Ends the session; what still waits is lost."""
@@ -152,6 +153,12 @@ class Delivery:
             return None, "timeout"
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return None, type(error).__name__  # its text may hold the URL
+
+    def _failed(self, why: str) -> None:
+        self._failures += 1
+        pause_s = self._backoff.pause_s(self._failures, self._coin())
+        self._due_s = self._clock() + pause_s
+        self._count(Result.FAILED, f"{why}; again in {pause_s:.1f} s")
 
     def _done(self, waiting: _Waiting, result: Result, why: str = "") -> None:
         # While it was posted, a full queue may have dropped it already.

@@ -10,10 +10,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -28,8 +27,9 @@ from router.artefact import ArtefactError
 from slos.files import load_slo_file
 from slos.spec import SpecError
 
-from . import __version__
+from . import __version__, cli_serve
 from .calibrate import CalibrationError, Plan, artefact_text, run_phase1
+from .console import err, fail, out
 from .demo import Outcome, as_json, as_view, run_all, scenario_named, with_slos
 from .fit import FitError
 from .tabulate import result_table
@@ -37,8 +37,8 @@ from .tabulate import result_table
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 slo_app = typer.Typer(no_args_is_help=True, help="Service level objectives.")
 app.add_typer(slo_app, name="slo")
-out = Console(width=None if sys.stdout.isatty() else 150)  # a log has no width of its own
-err = Console(stderr=True)
+for command in (cli_serve.serve, cli_serve.emulate, cli_serve.router, cli_serve.control, cli_serve.pin):
+    app.command()(command)
 
 
 def main() -> None:
@@ -46,16 +46,11 @@ def main() -> None:
     app()
 
 
-def _fail(message: str) -> NoReturn:
-    err.print(message, style="red", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(2)
-
-
 def _check_target(path: Path) -> None:
     if not path.parent.is_dir():
-        _fail(f"{path}: the folder {path.parent} does not exist")
+        fail(f"{path}: the folder {path.parent} does not exist")
     if path.is_dir():
-        _fail(f"{path}: is a folder; name a file in it")
+        fail(f"{path}: is a folder; name a file in it")
 
 
 def _version(wanted: bool) -> None:
@@ -91,9 +86,9 @@ def demo(
     """Run a scenario of two-sided drift with the controller, the paper's table and fixed rules on the same
     seeds."""
     if not headless:
-        _fail("trimtab demo: the live demo is not part of this version; add --headless")
+        fail("trimtab demo: the live demo is not part of this version; add --headless")
     if plot is not None and plot.suffix.lower() not in (".png", ".svg"):
-        _fail(f"--plot {plot}: the name must end in .png or .svg")
+        fail(f"--plot {plot}: the name must end in .png or .svg")
     for target in (json_file, plot):
         if target is not None:
             _check_target(target)
@@ -104,7 +99,7 @@ def demo(
         with _progress(f"{chosen.name} in virtual time") as advance:
             outcome = run_all(chosen, range(seeds), jobs, advance, policy or ())
     except (ValueError, SpecError, ArtefactError) as error:
-        _fail(str(error))
+        fail(str(error))
     command, commit = _command(), _commit()
     out.print(result_table(outcome, command, commit))
     _warn(outcome)
@@ -114,7 +109,7 @@ def demo(
         try:
             draw(as_view(outcome, command, commit), plot)
         except PlotUnavailable as error:
-            _fail(str(error))
+            fail(str(error))
 
 
 @app.command()
@@ -136,7 +131,7 @@ def calibrate(
             results = run_phase1(plan, advance)
         text = artefact_text(plan, results, date=day, command=command)
     except (CalibrationError, FitError) as error:
-        _fail(str(error))
+        fail(str(error))
     target.write_text(text, encoding="utf-8")
     out.print(f"{target}: {len(results)} cells, source: emulated", markup=False, highlight=False, soft_wrap=True)
 

@@ -1,11 +1,11 @@
 """The control process, put together: configuration in, a running loop with its jobs, API and page out.
 
-    await run_control(config)                        until SIGTERM or SIGINT
-    control = build_control(config); ...; await control.run(stop)      to add jobs and observers, or to stop it by an event
+    await run_control(config)      until SIGTERM or SIGINT
 
 Other parts join through `extend`: it is given the `Control` before anything runs, and may add scheduler jobs
-(`control.scheduler.add(Job(...))`), observers of ticks (`control.loop.observers.append(f)`), collectors of metrics
-(`control.registry.register(c)`) and routes (`control.app`).
+(`control.scheduler.add(Job(...))`), observers of ticks (`control.loop.observers.append(f)`), readings of the engines
+(`control.loop.engine = f`), sections of the status (`control.loop.sections["alerts"] = f`), collectors of metrics
+(`control.registry.register(c)`), routes (`control.app`), and things to do at the end (`control.closing.append(f)`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -59,6 +59,9 @@ class Control:
     port: int = 0
     """Where it listens, once it does."""
     listening: asyncio.Event = field(default_factory=asyncio.Event)
+    closing: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
+    """Called at the end, in order, before the store is closed."""
+    _flushing: asyncio.Task[bool] | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve and tick until `stop` is set. Raises ControlError where the port cannot be had."""
@@ -102,8 +105,17 @@ class Control:
             try:
                 await serving
             finally:
-                self.loop.save_counts()
-                await asyncio.to_thread(self.store.close, self.loop.wall())
+                await self._close()
+
+    async def _close(self) -> None:
+        for close in self.closing:
+            try:
+                async with asyncio.timeout(SHUTDOWN_S):
+                    await close()
+            except Exception:
+                log.exception("closing went wrong")
+        self.loop.save_counts()
+        await asyncio.to_thread(self.store.close, self.loop.wall())
 
     async def flush(self) -> None:
         """Write to disk what waits."""
@@ -113,8 +125,10 @@ class Control:
     async def tick(self) -> None:
         """One tick; a new publication is written at once, so that a restart goes on from it."""
         outputs = self.loop.tick(self.loop.monotonic())
-        if outputs is not None and outputs.publication is not None:
-            await asyncio.to_thread(self.store.flush, self.loop.wall())
+        publication = None if outputs is None else outputs.publication
+        if publication is not None and (self._flushing is None or self._flushing.done()):
+            # Not waited for: a disk that hangs must not hold up ticks.
+            self._flushing = asyncio.create_task(asyncio.to_thread(self.store.flush, self.loop.wall()))
 
 
 def build_control(config: ControlConfig) -> Control:
@@ -142,7 +156,8 @@ async def run_control(
     extend: Callable[[Control], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
-    """Run a control process until SIGTERM or SIGINT, or until `stop` is set. Raises ControlError where it cannot start."""
+    """Run a control process until SIGTERM or SIGINT, or until `stop` is set. Raises ControlError where it cannot
+    start."""
     stop = stop or asyncio.Event()
     with _alone(config), _signals(stop):
         control = build_control(config)

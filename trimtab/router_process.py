@@ -24,7 +24,7 @@ from router.metrics import RouterMetrics
 from router.nodes import NodeWatch, endpoints
 from router.outbox import LastPublication, Outbox, TableCache
 from router.policy import Publication
-from router.recognition import Recognition, Recogniser
+from router.recognition import Recogniser, Recognition
 from router.record import TurnRecord
 from router.upstream import Timeouts, Upstream
 

@@ -20,8 +20,9 @@ def result_table(outcome: Outcome, command: str, commit: str) -> Table:
     scenario = outcome.scenario
     limits = {slo.signal: (slo.threshold_s or 0.0) * 1e3 for slo in scenario.slos}
     limits_text = f"P99 TTFT of later turns ≤ {limits[Signal.TTFT]:g} ms, P99 TPOT ≤ {limits[Signal.TPOT]:g} ms"
+    seeds = f"{len(outcome.seeds)} seed{'s' if len(outcome.seeds) > 1 else ''}"
     table = Table(
-        title=f"{scenario.title}\n{scenario.profile}, {scenario.topology}, {limits_text}, {len(outcome.seeds)} seeds",
+        title=f"{scenario.title}\n{scenario.profile}, {scenario.topology}, {limits_text}, {seeds}",
         caption="J: later turns that meet both SLOs, mean over phases. Margin: controller − policy in J, percentage "
         "points, paired, ± 95 % interval.\nPer phase: median over seeds of P99 TTFT / P99 TPOT in ms · share of seeds "
         f"that hold both.\nsource: emulated · {escape(command)} · {commit}",

@@ -115,12 +115,14 @@ function drawTop(model) {
   $("state").hidden = false;
   $("source").textContent = "source: " + status.source;
   $("source").hidden = false;
-  $("headline").textContent = status.headline;
-  document.title = (status.title ? status.title + ": " : "") + status.headline;
+  const told = view.failing ? "The control process does not answer. Its last word: " + status.headline : status.headline;
+  $("headline").textContent = told;
+  document.title = (status.title ? status.title + ": " : "") + told;
   const parts = [];
   if (model !== null) {
     const m = status.models[model];
     parts.push(model, digits(m.qps, 2) + " turns/s");
+    if (m.local_share !== null) parts.push(percent(m.local_share) + " of later turns went local");
     if (m.waiting) parts.push(m.waiting + " waiting for a first token");
     parts.push(count(m.turns) + " turns since " + clock(status.now_s - status.uptime_s));
   }
@@ -146,6 +148,9 @@ function drawBanners() {
     for (const text of status.warnings) {
       const grave = /^No tick|cannot be held|has not reported|cannot be used/.test(text);
       found.push(banner(grave ? "alarm" : "", grave ? "Attention" : "Note", text));
+    }
+    for (const engine of Object.values(status.engines || {})) {
+      for (const alarm of engine.alarms || []) found.push(banner("", "Engine " + alarm.node, alarm.what));
     }
   }
   const now = found.map((node) => node.textContent).join("\n");
@@ -257,7 +262,17 @@ function caption(figure, name, text, note, over) {
   figure.querySelector(".note").replaceChildren(...(Array.isArray(note) ? note : [note]));
 }
 
-function drawLatency(id, data, reading, from, to, gap) {
+// What the engines' own histograms say, if they are scraped: the edges of the bucket that holds the P99.
+function engines(name, id) {
+  const p99 = (view.status.engines && name !== null && view.status.engines[name] && view.status.engines[name].p99) || {};
+  const parts = Object.entries(p99).filter(([signal, q]) => q && signal.startsWith(id)).map(([signal, q]) => {
+    const part = signal.slice(id.length + 1), high = q.high_s === null ? "more" : seconds(q.high_s);
+    return (part ? part + " " : "") + seconds(q.low_s) + " to " + high;
+  });
+  return parts.length ? " · engines say " + parts.join(", ") : "";
+}
+
+function drawLatency(id, data, name, reading, from, to, gap) {
   const figure = $(id), values = data ? data[id + "_s"].map(value) : [], limits = data ? data[id + "_slo_s"] : [];
   const slo = reading ? reading.threshold_s : limits.findLast((x) => x !== null) || null;
   const finite = values.filter((x) => x !== null && x !== Infinity);
@@ -304,11 +319,11 @@ function drawLatency(id, data, reading, from, to, gap) {
   if (!values.some((x) => x !== null)) nothing(chart, "not enough turns yet");
   const i = told(data), now = i < 0 ? null : values[i];
   const over = now !== null && slo !== null && now > slo;
-  const name = reading ? percentile(reading) : "P99 " + upper(id);
+  const title = reading ? percentile(reading) : "P99 " + upper(id);
   const note = (reading ? reading.slo + (slo ? ", at most " + seconds(slo) : "") : "no SLO of this kind is declared") +
-    (view.at !== null && i >= 0 ? " · at " + clock(data.t_s[i], true) : over ? " · over its SLO" : "");
-  caption(figure, name, now === null ? "–" : seconds(now), note, over);
-  finish(figure, chart, `${name}: ${seconds(now)}, SLO ${seconds(slo)}`);
+    (view.at !== null && i >= 0 ? " · at " + clock(data.t_s[i], true) : (over ? " · over its SLO" : "") + engines(name, id));
+  caption(figure, title, now === null ? "–" : seconds(now), note, over);
+  finish(figure, chart, `${title}: ${seconds(now)}, SLO ${seconds(slo)}`);
 }
 
 function drawPrice(data, model, from, to, gap) {
@@ -391,14 +406,15 @@ function drawSlos(model) {
     const reading = readings.find((r) => r.slo === slo.slo), now = reading ? value(reading.value_s) : null;
     const over = now !== null && now > slo.threshold_s;
     const share = slo.good_share === null ? "–" : percent(slo.good_share, 2);
-    const verdict = slo.kept === null ? word("no turns yet", "dim") : slo.kept ? word("kept", "good") : word("missed", "bad");
+    const alert = (view.status.alerts || {})[slo.slo];
+    const verdict = alert && alert.state === "firing" ? word("alert firing", "bad") : slo.kept === null ? word("no turns yet", "dim") : slo.kept ? word("kept", "good") : word("missed", "bad");
     return [slo.promise, now === null ? word("–", "dim") : word(seconds(now), over ? "bad" : ""), share, count(slo.valid), count(slo.bad), verdict];
   });
   table("slos", columns, rows, "No SLO is declared: nothing drives the price.");
 }
 
 function drawNodes() {
-  const columns = [["node", "id"], ["role"], ["state"], ["sequences", "n"], ["prompt queue", "n"], ["KV memory", ""], ["address", "dim roomy"]];
+  const columns = [["node", "id"], ["role", "roomy"], ["state"], ["sequences", "n"], ["queue", "n"], ["KV memory", "whole"], ["address", "dim roomy"]];
   const rows = view.status.nodes.map((node) => {
     const known = node.kv_capacity_tokens > 0 && node.kv_capacity_tokens < UNKNOWN_KV, share = known ? node.kv_tokens / node.kv_capacity_tokens : 0;
     const fill = el("i", { class: share >= RED_AT_KV ? "full" : "" });
@@ -460,8 +476,8 @@ function drawCharts(name, model) {
   const from = now - view.minutes * 60, to = now;
   const data = series && name !== null && series.models[name] ? series.models[name] : null;
   const step = series ? series.step_s : view.status.tick_s, gap = 3.5 * Math.max(step, view.status.tick_s);
-  drawLatency("ttft", data, model && model.binding.ttft, from, to, gap);
-  drawLatency("tpot", data, model && model.binding.tpot, from, to, gap);
+  drawLatency("ttft", data, name, model && model.binding.ttft, from, to, gap);
+  drawLatency("tpot", data, name, model && model.binding.tpot, from, to, gap);
   drawPrice(data, model, from, to, gap);
   drawRoutes(data, step, from, to, gap);
 }

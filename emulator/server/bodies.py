@@ -137,12 +137,12 @@ def read_text(raw: bytes, limits: Limits) -> Ask:
     prompts = body.prompt
     if not prompts or (isinstance(prompts, list) and not all(p or p == 0 for p in prompts)):
         raise errors.invalid("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
-    several = isinstance(prompts, list) and not isinstance(prompts[0], int)
+    several: list[object] = [prompts] if isinstance(prompts, str) or isinstance(prompts[0], int) else [*prompts]
     rendered = [
-        _render_ids(prompt, body.cache_salt, limits)
-        if isinstance(prompt, list)
-        else render_raw(prompt, body.cache_salt or "", limits.block_tokens)
-        for prompt in (prompts if several else [prompts])
+        render_raw(prompt, body.cache_salt or "", limits.block_tokens)
+        if isinstance(prompt, str)
+        else _render_ids(prompt, body.cache_salt, limits)
+        for prompt in several
     ]
     return _ask(body, rendered, body.max_tokens, _COMPLETION_MAX_TOKENS, None, False, limits)
 
@@ -152,7 +152,9 @@ def _parse(model: type[_B], raw: bytes) -> _B:
         return model.model_validate_json(raw)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-        where = ".".join(str(part) for part in ("body", *first["loc"]) if not str(part).startswith(("list[", "function-")))
+        where = ".".join(
+            str(part) for part in ("body", *first["loc"]) if not str(part).startswith(("list[", "function-"))
+        )
         said = {"type": first["type"], "loc": where, "msg": first["msg"], "input": str(first["input"])[:200]}
         raise errors.ApiError(
             400,
@@ -178,9 +180,7 @@ def _check(body: _Body, limits: Limits) -> Mapping[str, Any]:
     if n > 1 and body.temperature == 0:
         raise errors.bad_request(f"n must be 1 when using greedy sampling, got {n}.")
     if body.min_tokens < 0:
-        raise errors.bad_request(
-            f"min_tokens must be greater than or equal to 0, got {body.min_tokens}.", "min_tokens"
-        )
+        raise errors.bad_request(f"min_tokens must be greater than or equal to 0, got {body.min_tokens}.", "min_tokens")
     if body.prompt_logprobs is not None or body.echo:
         raise errors.bad_request("log-probabilities of the prompt and echo are not emulated", "echo")
     if "" in _stops(body):
@@ -205,7 +205,7 @@ def _ask(
             f"min_tokens must be less than or equal to max_tokens={max_tokens}, got {body.min_tokens}.", "min_tokens"
         )
     n = body.n or 1
-    parts = []
+    parts: list[Part] = []
     for rendered in prompts:
         room = limits.max_model_len - rendered.tokens
         if room < max(1, max_tokens or 0):

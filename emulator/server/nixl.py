@@ -49,10 +49,7 @@ def from_wire(
     """A client's transfer parameters, as `Fleet.call` takes them."""
     if not params.get("do_remote_prefill"):
         return params
-    read = dict(params)
-    remote_id = params.get("remote_request_id")
-    if isinstance(remote_id, str) and remote_id.startswith("cmpl-"):
-        read["remote_request_id"] = f"chat{remote_id}"
+    read = {**params, "remote_request_id": lease_id(params)}
     blocks = _block_numbers(params.get("remote_block_ids"))
     owner = params.get("remote_engine_id")
     if len(blocks) < prompt_blocks:
@@ -60,6 +57,12 @@ def from_wire(
     elif max(blocks) >= node_blocks or min(blocks) < 0 or side_ports.get(str(owner)) != params.get("remote_port"):
         read["remote_engine_id"] = None
     return read
+
+
+def lease_id(params: Mapping[str, object]) -> object:
+    """The fleet's name of the lease: it calls both APIs' requests `chatcmpl-`."""
+    remote_id = params.get("remote_request_id")
+    return f"chat{remote_id}" if isinstance(remote_id, str) and remote_id.startswith("cmpl-") else remote_id
 
 
 def _block_numbers(groups: object) -> list[int]:

@@ -20,15 +20,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from uuid import uuid4
 
-from aiohttp import HttpVersion11, web
+from aiohttp import HttpVersion11, StreamReader, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import RawRequestMessage
 
 from ..fleet import Fleet, Role
 from . import errors, nixl
 from .bodies import Ask, Limits, read_chat, read_text
 from .clock import WallClock
 from .errors import ApiError
+from .exposition import CONTENT_TYPE, lag_page, page
 from .lag import Lag
-from .metrics import CONTENT_TYPE, Counts, lag_page, page
+from .metrics import Counts
 from .replies import Voice, fingerprint
 from .stream import DONE, Stream
 from .taint import Taint
@@ -57,7 +60,9 @@ class Options:
 class Node:
     """An engine and its port."""
 
-    def __init__(self, name: str, fleet: Fleet, clock: WallClock, lag: Lag, options: Options, side_ports: dict[str, int]) -> None:
+    def __init__(
+        self, name: str, fleet: Fleet, clock: WallClock, lag: Lag, options: Options, side_ports: dict[str, int]
+    ) -> None:
         self.name = name
         self.fleet = fleet
         self.clock = clock
@@ -102,6 +107,10 @@ class Node:
     def block_tokens(self) -> int:
         """Tokens of a KV block."""
         return self.fleet.profile.block_tokens
+
+    def step(self, tokens: int) -> None:
+        """The engine made a step."""
+        self.counts.step_tokens.observe(tokens)
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -165,7 +174,14 @@ class Node:
 
     # -- requests --------------------------------------------------------------------------------------------
 
-    def _request(self, message, payload, protocol, writer, task) -> web.BaseRequest:  # type: ignore[no-untyped-def]
+    @staticmethod
+    def _request(
+        message: RawRequestMessage,
+        payload: StreamReader,
+        protocol: web.RequestHandler,
+        writer: AbstractStreamWriter,
+        task: asyncio.Task[None],
+    ) -> web.BaseRequest:
         loop = asyncio.get_running_loop()
         return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MAX_BODY_BYTES)
 
@@ -276,7 +292,7 @@ class Node:
             return
         if isinstance(params, dict) and params.get("do_remote_prefill"):
             with self.clock:
-                self.fleet.refuse(nixl.from_wire(params, 0, 1, {}))
+                self.fleet.refuse({"remote_request_id": nixl.lease_id(params)})
 
     # -- the rest --------------------------------------------------------------------------------------------
 

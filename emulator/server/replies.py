@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from .bodies import Ask, Part
+from .bodies import Part
 from .script import Script
 
 
@@ -58,16 +58,15 @@ class Voice:
 
     def _event(self, choices: str, rest: str) -> bytes:
         kind = "chat.completion.chunk" if self.chat else "text_completion"
-        head = f'"id":"{self.id}","object":"{kind}","created":{self.created},"model":{json.dumps(self.model)}'
+        named = f'"id":{json.dumps(self.id)},"object":"{kind}"'
+        head = f'{named},"created":{self.created},"model":{json.dumps(self.model)}'
         return f'data: {{{head},"choices":[{choices}]{rest}}}\n\n'.encode()
 
     def opening(self, index: int, usage: str) -> bytes:
         """The chunk before the first token: chat only."""
         if not self.chat:
             return b""
-        choice = (
-            f'{{"index":{index},"delta":{{"role":"assistant","content":""}},"logprobs":null,"finish_reason":null}}'
-        )
+        choice = f'{{"index":{index},"delta":{{"role":"assistant","content":""}},"logprobs":null,"finish_reason":null}}'
         return self._event(choice, f'{usage},"prompt_token_ids":null,"prompt_text":null')
 
     def token(self, index: int, delta: str, usage: str) -> bytes:
@@ -105,7 +104,9 @@ class Voice:
         if script.tool is None:
             return f'{{"content":{text}}}'
         if begins_call:
-            call = f'{{"id":"{call_id(part)}","type":"function","index":0,"function":{{"name":{json.dumps(script.tool)},'
+            call = (
+                f'{{"id":"{call_id(part)}","type":"function","index":0,"function":{{"name":{json.dumps(script.tool)},'
+            )
             return f'{{"tool_calls":[{call}"arguments":{text}}}}}]}}'
         return f'{{"tool_calls":[{{"index":0,"function":{{"arguments":{text}}}}}]}}'
 

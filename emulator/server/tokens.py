@@ -23,7 +23,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b, shake_128
-from os.path import commonprefix
 from struct import pack
 
 from ..prefix_cache import Prompt
@@ -152,10 +151,9 @@ def _own_tokens(chain: str, text: str, calls: object, tools: object) -> tuple[st
             expected = f"{tool.get('name')}({tool_arguments(voice, tool)})"
     elif not calls:
         expected = draw(voice, count(text))
-    if said and expected.startswith(said):
-        same = len(said)
-    else:
-        same = len(commonprefix((said, expected)))
+    same = len(said)
+    if not expected.startswith(said):
+        same = next((at for at, (a, b) in enumerate(zip(said, expected, strict=False)) if a != b), len(expected))
     if same == len(said) == len(expected):
         return voice, count(said)
     return voice, same // BYTES_PER_TOKEN

@@ -40,7 +40,9 @@ class Host(Protocol):
 class Turn:
     """A request with all its choices. `done` resolves when there is nothing more to say, or raises ApiError."""
 
-    def __init__(self, host: Host, ask: Ask, base_id: str, arrived_s: float, params: Mapping[str, object] | None) -> None:
+    def __init__(
+        self, host: Host, ask: Ask, base_id: str, arrived_s: float, params: Mapping[str, object] | None
+    ) -> None:
         self.host = host
         self.ask = ask
         self.params = params

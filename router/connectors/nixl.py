@@ -50,7 +50,8 @@ class NixlConnector:
         for name in ("remote_engine_id", "remote_request_id", "remote_host"):
             if not isinstance(params.get(name), str) or not params[name]:
                 raise HandshakeError(leg, f"kv_transfer_params lack {name}")
-        if not isinstance(params.get("remote_port"), int):
+        port = params.get("remote_port")
+        if type(port) is not int or not 0 < port < 65_536:
             raise HandshakeError(leg, "kv_transfer_params lack remote_port")
         groups = params.get("remote_block_ids")
         if not isinstance(groups, Sequence) or isinstance(groups, str) or not groups:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from typing import Protocol
 
 from ..placement import Placement
@@ -64,6 +65,15 @@ class ConnectorOptions:
     lease_s: float = 30.0
     margin_s: float = 2.0
     block_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.margin_s < self.lease_s < inf:
+            raise ValueError(
+                f"margin_s must be >= 0 and below lease_s, or no transfer is ever in time, "
+                f"got margin_s={self.margin_s:g} and lease_s={self.lease_s:g}"
+            )
+        if self.block_tokens is not None and self.block_tokens < 1:
+            raise ValueError(f"block_tokens must be 1 or more, got {self.block_tokens}")
 
 
 class Connector(Protocol):

@@ -202,7 +202,8 @@ def test_models_do_not_mix():
     ours, theirs = engines.reading(MODEL).tpot(), engines.reading("another").tpot()
     assert ours is not None and theirs is not None and ours.high is not None and ours.high < theirs.low
     rows = as_slo_readings(SLOS, engines.reading("another"))
-    assert [row.slo.name for row in rows] == ["other", "tpot", "itl"]
+    assert [row.slo.name for row in rows] == ["later-ttft", "other", "tpot", "itl"]
+    assert [row.slo.name for row in as_slo_readings(SLOS, engines.reading(MODEL))] == ["later-ttft", "tpot", "itl"]
 
 
 def test_two_nodes_of_one_name_are_refused():

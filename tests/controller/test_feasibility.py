@@ -83,3 +83,33 @@ def test_a_raised_flag_follows_the_side():
 def test_no_evidence_changes_nothing():
     for watch in (Feasibility(), Feasibility(5, 0), Feasibility(20, 0, Relief.BOTH), Feasibility(0, 7, Relief.DECODE)):
         assert watch.after(0.0, NOTHING) == watch == watch.after(1.0, NOTHING)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "trouble", "silent"),
+    [
+        (1.0, TTFT_OVER, severities(None, 0.5)),
+        (1.0, TTFT_OVER, severities(None, 1.5)),
+        (0.0, TPOT_OVER, severities(0.5, None)),
+        (0.5, BOTH_OVER, severities(None, 1.5)),
+        (0.5, BOTH_OVER, severities(1.5, None)),
+    ],
+)
+def test_a_tick_without_evidence_on_the_side_that_was_short_changes_nothing(sigma, trouble, silent):
+    half = watched(Feasibility(), sigma, trouble, TICKS // 2)
+    assert half.after(sigma, silent) == half
+    raised = watched(half.after(sigma, silent), sigma, trouble, TICKS // 2)
+    assert raised.relief is not None
+    assert watched(raised, sigma, silent, 10 * TICKS) == raised
+
+
+@pytest.mark.parametrize("inside", [severities(0.5, None), severities(None, 0.5)])
+def test_one_side_inside_refutes_that_both_are_over(inside):
+    raised = watched(Feasibility(), 0.5, BOTH_OVER, TICKS)
+    assert watched(raised, 0.5, inside, TICKS).relief is None
+
+
+def test_with_an_slo_on_one_side_alone_the_flag_comes_and_goes():
+    raised = watched(Feasibility(), 1.0, severities(1.5, None), TICKS)
+    assert raised.relief is Relief.PREFILL
+    assert watched(raised, 1.0, severities(0.5, None), TICKS).relief is None

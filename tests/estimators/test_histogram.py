@@ -186,7 +186,8 @@ def test_a_node_without_values_changes_nothing_and_no_nodes_are_nothing():
 
 
 def test_the_window_holds_what_the_last_scrapes_added():
-    window, values = HistogramWindow(scrapes=3), []
+    window = HistogramWindow(scrapes=3)
+    values: list[float] = []
     assert window.total() is None
     window.add(seen(values))
     assert window.total() is None, "one snapshot says where counting starts"

@@ -1,4 +1,7 @@
-"""What a scenario and `trimtab slo check` print, word for word. `make golden` rewrites the files; review reads the diff."""
+"""What a scenario and `trimtab slo check` print, word for word.
+
+`make golden` rewrites the files; review reads the diff.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typer.testing import CliRunner
 from emulator.workload import AGENT, INGEST, RAG, Phase
 from trimtab.cli import app
 from trimtab.demo import Outcome, as_json, run_all
-from trimtab.scenarios import H1, Scenario
+from trimtab.scenarios import H1, Scenario, promises
 from trimtab.tabulate import result_table
 
 SHORT = Scenario(
@@ -25,7 +28,7 @@ SHORT = Scenario(
         Phase("agents 0.6/s, one P out", 30.0, ((AGENT, 0.6),), out=("P1",)),
         Phase("retrieval chat 0.4/s + ingest 1/s", 30.0, ((RAG, 0.4), (INGEST, 1.0))),
     ),
-    H1.slos,
+    promises(0.9, 0.026),  # tight, so that the price has to move within half a minute
     settle_s=10.0,
 )
 BAD = """\
@@ -53,6 +56,9 @@ BAD = """\
     """
 
 
+COMMAND, COMMIT = "trimtab demo --headless --scenario short --seeds 1", "commit golden"
+
+
 @pytest.fixture(scope="module")
 def outcome() -> Outcome:
     return run_all(SHORT, (0,), 1, lambda done, total: None)
@@ -60,15 +66,13 @@ def outcome() -> Outcome:
 
 @pytest.mark.simulation
 def test_the_json_of_a_short_scenario(outcome, golden):
-    golden(
-        "short-scenario.json", as_json(outcome, "trimtab demo --headless --scenario short --seeds 1", "commit golden")
-    )
+    golden("short-scenario.json", as_json(outcome, COMMAND, COMMIT))
 
 
 @pytest.mark.simulation
 def test_the_table_of_a_short_scenario(outcome, golden):
     console = Console(file=StringIO(), width=150, color_system=None)
-    console.print(result_table(outcome, "trimtab demo --headless --scenario short --seeds 1", "commit golden"))
+    console.print(result_table(outcome, COMMAND, COMMIT))
     assert isinstance(console.file, StringIO)
     lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
     golden("short-scenario.txt", "\n".join(lines) + "\n")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.conversations import Conversations
+from router.conversations import Conversation, Conversations
 from router.turn import ConversationKey
 from tests.router.samples import D0, D1, key
 
@@ -115,7 +115,7 @@ def test_bounds_that_bound_nothing_are_refused(limit: int, idle_s: float):
 )
 def test_never_more_than_the_limit_and_never_one_in_flight_evicted(steps, limit):
     conversations = Conversations(limit, idle_s=60.0)
-    flying = {}
+    flying: dict[int, Conversation] = {}
     now_s = 0.0
     for name, wait_s, lands in steps:
         now_s += wait_s

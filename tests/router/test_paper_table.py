@@ -205,6 +205,7 @@ def test_whatever_was_measured_there_is_an_answer_with_a_reason(cells, n_ctx, tu
 def test_at_the_ends_of_the_weights_every_shipped_trade_off_cell_goes_one_way(artefact):
     found = as_tables([artefact])
     table = found[artefact.key].paper
+    assert table is not None
     trade_offs = 0
     for key, cell in table.cells.items():
         failed = min(cell.success_x0, cell.success_x1) < SUCCESS_FLOOR

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -60,7 +61,7 @@ def test_p_nodes_prefill_and_d_nodes_and_replicas_decode():
 
 
 @pytest.mark.parametrize("state", [{"healthy": False}, {"draining": True}, {"healthy": False, "draining": True}])
-def test_a_node_that_is_down_or_draining_gets_nothing_new(state: dict[str, bool]):
+def test_a_node_that_is_down_or_draining_gets_nothing_new(state: dict[str, Any]):
     nodes = fleet()
     nodes["P0"], nodes["D1"] = replace(nodes["P0"], **state), replace(nodes["D1"], **state)
     candidates = eligible(conversation(D1), nodes.values())

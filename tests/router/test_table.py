@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 from math import inf, nan
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -134,12 +135,14 @@ def test_an_axis_that_does_not_rise_is_refused_by_name(axis: str, centres: tuple
 @pytest.mark.parametrize("name", ["saved_ms", "cost"])
 def test_cells_that_are_too_few_too_many_or_no_numbers_are_refused_by_name(name: str):
     values = getattr(TABLE, name)
+    bad: Any
     for bad in (values[:-1], (*values, 1.0), ()):
         with pytest.raises(ValueError, match=f"{name} has {len(bad)} cells"):
             replace(TABLE, **{name: bad})
-    for bad in (nan, inf, -inf, 1e300):
+    for value in (nan, inf, -inf, 1e300):
+        bad = (value, *values[1:])
         with pytest.raises(ValueError, match=f"{name} holds values"):
-            replace(TABLE, **{name: (bad, *values[1:])})
+            replace(TABLE, **{name: bad})
 
 
 def test_an_append_that_costs_less_than_nothing_is_refused():

@@ -28,7 +28,7 @@ class Receiver:
     async def __aenter__(self) -> "Receiver":
         app = web.Application()
         app.router.add_post("/hook/{token}", self._take)
-        self._runner = web.AppRunner(app)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()
@@ -157,7 +157,7 @@ def test_a_receiver_that_is_away_for_an_hour_loses_the_notice_and_not_the_next_o
 
 def test_a_receiver_that_hangs_costs_its_timeout_and_blocks_nothing():
     async def hang(number: int) -> web.StreamResponse:
-        await asyncio.sleep(0.0 if number > 1 else 0.5)
+        await asyncio.sleep(0.0 if number > 1 else 2.0)
         return web.Response()
 
     async def story(receiver: Receiver, delivery: Delivery, clock: Clock) -> None:
@@ -172,7 +172,7 @@ def test_a_receiver_that_hangs_costs_its_timeout_and_blocks_nothing():
         await delivery.flush()
         assert delivery.results[Result.DELIVERED] == 1
 
-    run(hang, story, timeout_s=0.2)
+    run(hang, story, timeout_s=0.5)
 
 
 def test_a_full_queue_drops_the_oldest_and_says_so():

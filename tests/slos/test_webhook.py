@@ -19,6 +19,12 @@ def notice(change: Change = Change.FIRED, ends_s: float | None = None) -> Notice
     return Notice(change, LABELS, {"summary": "6.13 % slow"}, STARTS_S, ends_s, "http://trimtab:9400#slo-later-ttft")
 
 
+def alert(told: Notice) -> dict[str, object]:
+    alerts = payload(told, "")["alerts"]
+    assert isinstance(alerts, list) and len(alerts) == 1
+    return alerts[0]
+
+
 @pytest.mark.parametrize("name", SINKS)
 def test_every_sink_gives_json_and_keeps_the_identity_from_alert_to_recovery(name: str):
     fired, resolved = (SINKS[name](n, "") for n in (notice(), notice(Change.RESOLVED, STARTS_S + 60.0)))
@@ -27,8 +33,7 @@ def test_every_sink_gives_json_and_keeps_the_identity_from_alert_to_recovery(nam
 
 
 def test_a_recovery_has_an_end_and_keeps_its_start_and_fingerprint():
-    (fired,) = payload(notice(), "")["alerts"]  # type: ignore[misc]
-    (resolved,) = payload(notice(Change.RESOLVED, STARTS_S + 60.0), "")["alerts"]  # type: ignore[misc]
+    fired, resolved = alert(notice()), alert(notice(Change.RESOLVED, STARTS_S + 60.0))
     assert (fired["status"], fired["endsAt"]) == ("firing", NEVER)
     assert (resolved["status"], resolved["endsAt"]) == ("resolved", "2026-11-29T21:17:31.039Z")
     assert fired["startsAt"] == resolved["startsAt"] == "2026-11-29T21:16:31.039Z"

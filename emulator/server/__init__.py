@@ -1,0 +1,5 @@
+"""The emulated fleet behind vLLM's HTTP, in real time: the same engines that the simulator runs in virtual time."""
+
+from .run import PortInUse, RunningFleet, main_loop, serve
+
+__all__ = ["PortInUse", "RunningFleet", "main_loop", "serve"]

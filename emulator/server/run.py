@@ -1,0 +1,211 @@
+"""A fleet of emulated vLLM servers in one process: a port for each node, and one to control them.
+
+    running = await serve("2P_2D", PROFILES["llama-3.1-8b-h100"])
+    running.urls            {"P0": "http://127.0.0.1:8100", ...}
+    await running.close()
+
+Ports count up from `base_port` in the order P, D, R as the notation has them, and the control port is the next; base
+port 0 takes any free ones. `speed` makes the whole fleet that many times faster hardware: what 10 ms of engine time
+were takes 1 ms of a client's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import logging
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from aiohttp import web
+
+from ..events import Events
+from ..fleet import Fleet, Role
+from ..profiles import EngineProfile
+from .clock import WallClock
+from .control import LOOPBACK, Control
+from .lag import Lag
+from .nixl import SIDE_PORT
+from .node import Node, Options
+from .pace import Pacer
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+MAX_MODEL_LEN = 131_072
+LAG_BOUND_S = 0.01
+"""Of engine time: with the step times of today's models, what still tells a P99 TPOT right."""
+
+
+class PortInUse(OSError):
+    """A port that the fleet needs is taken; says which, and what to do."""
+
+
+@dataclass(slots=True)
+class RunningFleet:
+    """What `serve` returns."""
+
+    notation: str
+    model: str
+    fleet: Fleet
+    clock: WallClock
+    lag: Lag
+    nodes: dict[str, Node]
+    control_url: str = ""
+    _control: web.Server | None = None
+    _listener: asyncio.Server | None = None
+    _watch: asyncio.TimerHandle | None = None
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """Where each node listens."""
+        return {name: node.url for name, node in self.nodes.items()}
+
+    def urls_of(self, role: Role) -> list[str]:
+        """The nodes of one role, in order."""
+        return [node.url for node in self.nodes.values() if node.role is role]
+
+    def kill(self, name: str) -> None:
+        """That node's process dies."""
+        self.nodes[name].kill()
+
+    async def revive(self, name: str) -> None:
+        """It is back, empty, on its port."""
+        await self.nodes[name].revive()
+
+    async def close(self) -> None:
+        """Close every port; what is in flight breaks off."""
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._listener is not None:
+            self._listener.close()
+        for node in self.nodes.values():
+            await node.close()
+        if self._control is not None:
+            await self._control.shutdown(1.0)
+        self.clock.close()
+
+
+async def serve(
+    topology: str,
+    profile: EngineProfile,
+    host: str = LOOPBACK,
+    base_port: int = 8100,
+    speed: float = 1.0,
+    *,
+    model: str | None = None,
+    max_model_len: int | None = None,
+    api_key: str | None = None,
+    control_port: int | None = None,
+    lag_bound_s: float = LAG_BOUND_S,
+) -> RunningFleet:
+    """Start a fleet on the running event loop.
+
+    `model` is the name it serves (default: the profile's); `lag_bound_s` is in engine seconds. Raises ValueError for a
+    topology or speed that cannot be, PortInUse.
+    """
+    events = Events()
+    fleet = Fleet(topology, profile, events)
+    clock = WallClock(events, speed)
+    lag = Lag(lag_bound_s / speed)
+    limit = max_model_len or min(MAX_MODEL_LEN, profile.kv_capacity_tokens)
+    options = Options(model or profile.model, limit, api_key)
+    side_ports = {name: SIDE_PORT + number for number, name in enumerate(fleet.engines)}
+    nodes = {name: Node(name, fleet, clock, lag, options, side_ports) for name in fleet.engines}
+    fleet.witness = _Counter(nodes)
+    running = RunningFleet(topology, options.model, fleet, clock, lag, nodes)
+    for name, node in nodes.items():
+        Pacer(fleet.engines[name], events, node.step)
+    if control_port is None:
+        control_port = base_port + len(nodes) if base_port else 0
+    try:
+        for number, node in enumerate(nodes.values()):
+            await _listen(node.open(host, base_port + number if base_port else 0), base_port + number)
+        running._control = web.Server(Control(running).handle, access_log=None)
+        opening = asyncio.get_running_loop().create_server(running._control, LOOPBACK, control_port)
+        running._listener = await _listen(opening, control_port)
+    except BaseException:
+        await running.close()
+        raise
+    running.control_url = f"http://{LOOPBACK}:{running._listener.sockets[0].getsockname()[1]}"
+    _watch(running)
+    return running
+
+
+def main_loop(
+    topology: str,
+    profile: EngineProfile,
+    host: str = LOOPBACK,
+    base_port: int = 8100,
+    speed: float = 1.0,
+    *,
+    model: str | None = None,
+    api_key: str | None = None,
+    on_ready: Callable[[RunningFleet], None] = lambda running: None,
+) -> None:
+    """Serve until SIGINT or SIGTERM; `on_ready` is called once all ports listen."""
+
+    async def run() -> None:
+        told = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, told.set)
+        running = await serve(topology, profile, host, base_port, speed, model=model, api_key=api_key)
+        gc.freeze()  # what is here now stays; no use in looking at it again in the middle of a stream
+        on_ready(running)
+        await told.wait()
+        await running.close()
+
+    asyncio.run(run())
+
+
+class _Counter:
+    """Puts what the fleet witnesses into the counters of the node that would count it."""
+
+    def __init__(self, nodes: dict[str, Node]) -> None:
+        self._nodes = nodes
+
+    def pulled(self, node: str, tokens: int, took_s: float) -> None:
+        """A transfer, counted by its reader."""
+        reader = self._nodes[node]
+        profile = reader.fleet.profile
+        reader.counts.observe("nixl_xfer_time_seconds", took_s / reader.clock.speed)
+        reader.counts.observe("nixl_post_time_seconds", 0.001 / reader.clock.speed)
+        reader.counts.observe("nixl_bytes_transferred", tokens * profile.kv_bytes_per_token)
+        reader.counts.observe("nixl_num_descriptors", 2 * -(-tokens // profile.block_tokens))
+
+    def pull_failed(self, node: str) -> None:
+        """Counted by its reader."""
+        self._nodes[node].counts.add("nixl_num_failed_transfers_total")
+
+    def stale_read(self, node: str, owner: str) -> None:
+        """P hears of a read of what it no longer tracks."""
+        self._nodes[owner].counts.add("nixl_num_notifications_after_expiry_total")
+
+    def lease_expired(self, owner: str) -> None:
+        """Counted by its owner."""
+        self._nodes[owner].counts.add("nixl_num_kv_expired_reqs_total")
+
+    def died(self, node: str) -> None:
+        """By a hand-over, or because somebody killed it."""
+        self._nodes[node].engine_died()
+
+
+async def _listen(opening: Awaitable[_T], port: int) -> _T:
+    try:
+        return await opening
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise PortInUse(
+            errno.EADDRINUSE, f"port {port} is in use: stop what listens there, or choose another base port"
+        ) from None
+
+
+def _watch(running: RunningFleet) -> None:
+    """Once a second: does the process keep up?"""
+    running.lag.tick()
+    running._watch = asyncio.get_running_loop().call_later(1.0, _watch, running)

@@ -1,0 +1,78 @@
+"""`trimtab control`: one control process, wired: settings in, the loop with engine scraping and alerting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from controller.alerting import Alerting
+from controller.config import ControlConfig
+from controller.engines import EngineNode
+from controller.observed import AlertCollector, EngineCollector, alert_status, engine_status
+from controller.scrape import Scraper
+from router.nodes import endpoints
+
+from .control import Control, ControlError, run_control
+from .policies import artefacts, tables_of
+from .processes import StartError, secret_from_env, state_dir
+from .settings import Settings
+
+
+async def run_control_process(settings: Settings) -> None:
+    """Run until SIGTERM or SIGINT. Raises StartError where it cannot start."""
+    config = control_config(settings)
+    try:
+        await run_control(config, extend=lambda control: _extend(control, settings))
+    except ControlError as error:
+        raise StartError(str(error)) from None
+
+
+def control_config(settings: Settings) -> ControlConfig:
+    """The control process's part of the settings. Raises StartError."""
+    found = artefacts(settings)
+    try:
+        return ControlConfig(
+            state_dir=state_dir(settings),
+            slos=settings.slos,
+            tables=tables_of(settings, found),
+            documents={artefact.digest: artefact.text for artefact in found},
+            host=settings.admin_host,
+            port=settings.admin_port,
+            token=secret_from_env(settings.admin_token_env),
+            source=settings.source,
+            mode=settings.mode,
+            start_price=settings.price,
+            pin_x=settings.pin_x,
+            law=settings.law,
+            title="" if settings.model == "*" else settings.model,
+        )
+    except ValueError as error:
+        raise StartError(str(error)) from None
+
+
+def _extend(control: Control, settings: Settings) -> None:
+    nodes = endpoints(settings.prefill, settings.decode, settings.replica)
+    scraper = Scraper(
+        [EngineNode(str(name), at.role, at.url, settings.model) for name, at in nodes.items()], settings.slos
+    )
+    store, loop = control.store, control.loop
+    for job in scraper.jobs():
+        control.scheduler.add(job)
+    control.registry.register(EngineCollector(scraper))
+    loop.sections["engines"] = lambda: engine_status(scraper)
+    if settings.signal == "engine":
+        loop.engine = scraper.slo_readings
+    alerting = Alerting(
+        settings.slos,
+        webhook_url=settings.webhook or None,
+        secret=secret_from_env(settings.webhook_secret_env),
+        service=Path(settings.state_dir).name if settings.model == "*" else settings.model,
+        external_url=f"http://{settings.admin_host}:{settings.admin_port}",
+        kept=store.document("alerts"),
+        keep=lambda text: store.put_document("alerts", text, loop.wall()),
+    )
+    loop.observers.append(alerting)
+    for job in alerting.jobs():
+        control.scheduler.add(job)
+    control.registry.register(AlertCollector(alerting))
+    loop.sections["alerts"] = lambda: alert_status(alerting)
+    control.closing += [scraper.close, alerting.close]
