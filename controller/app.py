@@ -148,7 +148,7 @@ def create_app(
             pin = await asyncio.to_thread(put, config.state_dir, x, by, iso(at_s))
         except OSError as error:
             return _error(500, Code.INTERNAL, f"the pin could not be written to {config.state_dir}: {error.strerror}")
-        loop.store.audit(AuditRow(at_s, by, "pin" if x is not None else "unpin", "" if x is None else f"x = {x:g}"))
+        loop.store.audit(AuditRow(at_s, by, "pin" if x is not None else "unpin", "" if x is None else f"x={x:g}"))
         return _json(pin_document(loop, pin, loop.monotonic()))
 
     # -- machines ------------------------------------------------------------------------------------------------------

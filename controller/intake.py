@@ -26,9 +26,9 @@ SILENT_S = 15.0
 """Reports come every second."""
 FORGET_S = 600.0
 DOUBLED_S = 60.0
-MAX_WAITING_AGEING_S = 5.0
-"""A waiting turn is aged by the time since its report, for a tick at most: older news is no evidence that it still
-waits."""
+MAX_AGEING_S = 1.5
+"""A waiting turn is aged by the time since its report, up to about one report: with none since, nobody knows whether it
+still waits, and the turns of a router that died must not look slower and slower."""
 MAX_MODELS = 32
 MAX_ROUTERS = 64
 MAX_BOOTS = 256
@@ -153,7 +153,7 @@ class Intake:
     def waiting(self, now_s: float) -> list[Waiting]:
         """Turns without a first token, with their age now."""
         return [
-            Waiting(turn.model, turn.turn, turn.streaming, turn.age_s + min(view.age_s(now_s), MAX_WAITING_AGEING_S))
+            Waiting(turn.model, turn.turn, turn.streaming, turn.age_s + min(view.age_s(now_s), MAX_AGEING_S))
             for view in self.speaking(now_s).values()
             for turn in view.report.waiting
         ]

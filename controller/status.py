@@ -57,6 +57,7 @@ def status(loop: ControlLoop, pin: PinFile, version: str) -> dict[str, object]:
             "policy_version": loop.policy.version,
             "sha256": loop.policy.sha256,
             "provenance": loop.policy.provenance,
+            "default_price": number(loop.policy.weights.price),
             "published_at": iso(loop.published_at_s),
         },
         "store": {"on_disk": loop.store.on_disk, "path": str(loop.store.path or ""), "problem": loop.store.problem},
@@ -236,10 +237,10 @@ def headline(loop: ControlLoop, now_s: float) -> str:
 
 def _pinned(x: float) -> str:
     if x == 0:
-        return "all later turns go through a prefill node (x = 0)"
+        return "all later turns go through a prefill node (x=0)"
     if x == 1:
-        return "all later turns are local (x = 1)"
-    return f"{x * 100:g} % of later turns go local (x = {x:g})"
+        return "all later turns are local (x=1)"
+    return f"{x * 100:g} % of later turns go local (x={x:g})"
 
 
 def sentence(state: State, output: ModelOutput | None, policy: Policy, model: str) -> str:
@@ -313,9 +314,9 @@ def problems(loop: ControlLoop, pin: PinFile, now_s: float) -> list[str]:
     obeying = intake.pins(now_s)
     for name in sorted(intake.speaking(now_s)):
         if pin.pin is not None and obeying.get(name) != pin.pin.x:
-            found.append(f"The pin asks for x = {pin.pin.x:g}, which router {name} does not report (yet).")
+            found.append(f"The pin asks for x={pin.pin.x:g}, which router {name} does not report (yet).")
     for name, output in loop.outputs.items():
-        if output.feasibility.relief is not None:
+        if output.feasibility.relief is not None and loop.state is not State.PINNED:  # under a pin nobody judges it
             found.append(f"{name}: the SLOs cannot be held by routing: {output.feasibility.relief.value}.")
     if loop.config.mode == "paper" and loop.config.law is not None:
         found.append("mode paper: the weights stay as configured, for no law moves them in this version.")

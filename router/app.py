@@ -72,4 +72,9 @@ def create_app(core: RouterCore, dispatcher: Dispatcher, watch: NodeWatch, upstr
         text = f"no route {request.method} {request.url.path}"
         return Response(error_body(Code.BAD_REQUEST, text), status_code=404, media_type="application/json")
 
+    @rest.exception_handler(405)
+    async def not_allowed(request: Request, error: Exception) -> Response:
+        text = f"{request.url.path} does not take {request.method}"
+        return Response(error_body(Code.BAD_REQUEST, text), status_code=405, media_type="application/json")
+
     return HotRoutes(dispatcher, rest)

@@ -61,12 +61,13 @@ class _Head(msgspec.Struct):
     n: int | None = None
     echo: bool | None = None
     prompt_logprobs: int | None = None
+    use_beam_search: bool | None = None
     conversation_id: str | None = None
 
 
 _decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _decode_head = msgspec.json.Decoder(_Head)
-_decode_messages = msgspec.json.Decoder(list[msgspec.Raw])
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw])
 _decode_message = msgspec.json.Decoder(dict[str, object])
 _encode = msgspec.json.Encoder(order="sorted")
 _IDENTITY = ("role", "content", "tool_calls", "tool_call_id", "name")
@@ -103,6 +104,8 @@ def parse(api: Api, body: bytes) -> ClientRequest:
         raise RequestError(Code.BAD_REQUEST, f"invalid request: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise RequestError(Code.BAD_REQUEST, "the request body is no JSON object") from None
+    except RecursionError:
+        raise RequestError(Code.BAD_REQUEST, "the request body is nested too deep") from None
     if not head.model:
         raise RequestError(Code.BAD_REQUEST, "the field model is missing", "model")
     if "kv_transfer_params" in raw:
@@ -128,7 +131,11 @@ def parse(api: Api, body: bytes) -> ClientRequest:
         messages=messages,
         prompt_bytes=len(raw["prompt"]) if api is Api.COMPLETIONS else sum(m.size_bytes for m in messages),
         conversation_id=head.conversation_id,
-        local_only=(head.n or 1) > 1 or bool(head.echo) or head.prompt_logprobs is not None,
+        local_only=(head.n or 1) > 1
+        or bool(head.echo)
+        or head.prompt_logprobs is not None
+        or bool(head.use_beam_search)
+        or (api is Api.COMPLETIONS and _several_prompts(raw)),
     )
 
 
@@ -136,7 +143,7 @@ def _messages(raw: Mapping[str, msgspec.Raw]) -> tuple[Message, ...]:
     if "messages" not in raw:
         raise RequestError(Code.BAD_REQUEST, "the field messages is missing", "messages")
     try:
-        items = _decode_messages.decode(raw["messages"])
+        items = _decode_list.decode(raw["messages"])
         found: list[Message] = []
         for item in items:
             value = _decode_message.decode(item)
@@ -145,11 +152,21 @@ def _messages(raw: Mapping[str, msgspec.Raw]) -> tuple[Message, ...]:
                 raise RequestError(Code.BAD_REQUEST, f"messages[{len(found)}] has no role", "messages")
             identity = {name: value[name] for name in _IDENTITY if value.get(name) is not None}
             found.append(Message(role, _encode.encode(identity), len(item)))
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         raise RequestError(Code.BAD_REQUEST, "messages must be a list of objects", "messages") from None
     if not found:
         raise RequestError(Code.BAD_REQUEST, "messages is empty", "messages")
     return tuple(found)
+
+
+def _several_prompts(raw: Mapping[str, msgspec.Raw]) -> bool:
+    """Whether a completion request holds more than one prompt: D would read one hand-over for all of them."""
+    if "prompt_embeds" in raw:
+        return True
+    if not bytes(raw["prompt"]).startswith(b"["):
+        return False
+    items = _decode_list.decode(raw["prompt"])
+    return len(items) > 1 and bytes(items[0])[:1] in (b'"', b"[")
 
 
 def assistant_identity(content: str) -> bytes:
@@ -177,7 +194,8 @@ def decode_body(request: ClientRequest, params: Mapping[str, object] | None) -> 
     if request.stream and not request.wants_usage:
         options: dict[str, object] = {}
         if "stream_options" in request.raw and bytes(request.raw["stream_options"]) != b"null":
-            options = dict(msgspec.json.decode(request.raw["stream_options"], type=dict[str, msgspec.Raw]))
+            options = dict(_decode_raw.decode(request.raw["stream_options"]))
+            options.pop("continuous_usage_stats", None)  # without include_usage it means nothing, with ours it would
         options["include_usage"] = _TRUE
         body["stream_options"] = options
     if params is not None:
@@ -185,17 +203,21 @@ def decode_body(request: ClientRequest, params: Mapping[str, object] | None) -> 
     return msgspec.json.encode(body)
 
 
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
 class Usage(msgspec.Struct):
     """Token counts of an answer."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    prompt_tokens_details: dict[str, int | None] | None = None
+    prompt_tokens_details: _PromptDetails | None = None
 
     @property
     def cached_tokens(self) -> int | None:
         """What the engine says was cached; None where it does not say."""
-        return None if self.prompt_tokens_details is None else self.prompt_tokens_details.get("cached_tokens")
+        return None if self.prompt_tokens_details is None else self.prompt_tokens_details.cached_tokens
 
 
 class _Message(msgspec.Struct):
@@ -229,5 +251,5 @@ def parse_answer(body: bytes) -> Answer | None:
     """An engine's unstreamed answer; None if it is none."""
     try:
         return _decode_answer.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None

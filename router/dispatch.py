@@ -21,7 +21,7 @@ from .body import Api, ClientRequest, Usage, assistant_identity, decode_body, pa
 from .clock import Clock
 from .connectors.protocol import Leg, LegReply, Purpose
 from .core import Flight, RouterCore
-from .errors import Code, RequestError, error_body
+from .errors import STATUS, Code, RequestError, error_body
 from .metrics import RouterMetrics
 from .nodes import NodeWatch
 from .placement import NoNode
@@ -40,6 +40,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
+MAX_OPENING_BYTES = 16 * 1024
+"""As much of a stream's opening, its role chunk, waits for the content: until then another node may do better."""
 MAX_ID_LENGTH = 256
 SESSION_HEADERS = (b"x-session-id", b"x-session-affinity", b"x-correlation-id")
 RETRY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -66,13 +68,22 @@ class _Exchange:
     flight: Flight
     started: bool = False
     meter: Meter | None = None
-    last_error: tuple[int, bytes, str] | None = None
-    """(status, body, content type) of the last failed leg, for when no other node is left."""
+    failure: NodeError | None = None
+    """Of the last leg that failed, for when no other node is left."""
     open_reply: UpstreamReply | None = field(default=None)
 
 
 class _ClientGone(Exception):
     """The client closed its connection."""
+
+
+class _BadAnswer(NodeError):
+    """A whole answer of a node that failed, to hand on if no other node does better."""
+
+    def __init__(self, leg: Leg, reply: UpstreamReply, content: bytes) -> None:
+        super().__init__(f"{leg.purpose} answered {reply.status}")
+        self.reply = reply
+        self.content = content
 
 
 class Dispatcher:
@@ -119,9 +130,7 @@ class Dispatcher:
             await self._serve(request, request_id, headers, api_key, receive, send)
         except RequestError as error:
             self._metrics.refused(error.code)
-            await _answer(
-                send, error.status, error.body(), "application/json", [(b"x-request-id", request_id.encode())]
-            )
+            await _answer(send, error.status, error.body(), "application/json", [_request_id(request_id)])
         except _ClientGone:
             self._metrics.refused("client_gone")
         finally:
@@ -159,12 +168,11 @@ class Dispatcher:
         send: Send,
     ) -> None:
         now_s = self._clock.now_s()
-        given = next((_text(headers[name]) for name in SESSION_HEADERS if name in headers), request.conversation_id)
+        ids = [_text(headers.get(name)) for name in SESSION_HEADERS] + [request.conversation_id]
+        given = next((id for id in ids if id and len(id) <= MAX_ID_LENGTH), None)
         tenant = tenant_of(self._recogniser.secret, api_key)
         internal_id = self._new_id()
-        found = self._recogniser.recognise(
-            tenant, request.model, given[:MAX_ID_LENGTH] if given else None, request.messages, internal_id
-        )
+        found = self._recogniser.recognise(tenant, request.model, given, request.messages, internal_id)
         fresh_bytes = found.new_bytes if request.messages else request.prompt_bytes
         new_tokens = self._ratio.tokens(request.model, fresh_bytes)
         turn = Turn(
@@ -225,7 +233,12 @@ class Dispatcher:
                     continue
                 if reply is None:
                     return
-                leg = core.next_leg(flight, reply, self._clock.now_s())
+                attempts = flight.attempts
+                following = core.next_leg(flight, reply, self._clock.now_s())
+                if flight.attempts > attempts:
+                    self._metrics.leg_failed(str(leg.node), "handover")
+                    log.warning("request %s: what %s handed over cannot be used", exchange.request_id, leg.node)
+                leg = following
         except NoNode as error:
             await self._give_up(exchange, str(error))
         except asyncio.CancelledError:
@@ -249,8 +262,7 @@ class Dispatcher:
                 self._end(exchange, Outcome.CLIENT_ERROR)
                 await self._pass_on(exchange, reply, content)
                 return None
-            exchange.last_error = (reply.status, content, reply.content_type)
-            raise NodeError(f"prefill answered {reply.status}")
+            raise _BadAnswer(leg, reply, content)
         answer = parse_answer(content)
         usage = answer.usage if answer is not None and answer.usage is not None else Usage()
         params = answer.kv_transfer_params if answer is not None else None
@@ -258,7 +270,9 @@ class Dispatcher:
 
     async def _decode(self, exchange: _Exchange, leg: Leg) -> None:
         body = decode_body(exchange.request, leg.kv_transfer_params)
-        reply = await self._open(exchange, leg, body, self._upstream.timeouts.first_byte_s)
+        timeouts = self._upstream.timeouts
+        within_s = timeouts.first_byte_s if exchange.request.stream else timeouts.answer_s
+        reply = await self._open(exchange, leg, body, within_s)
         if reply.status != 200:
             content = await reply.body(MAX_ANSWER_BYTES)
             exchange.open_reply = None
@@ -266,8 +280,7 @@ class Dispatcher:
                 self._end(exchange, Outcome.CLIENT_ERROR)
                 await self._pass_on(exchange, reply, content)
                 return
-            exchange.last_error = (reply.status, content, reply.content_type)
-            raise NodeError(f"decode answered {reply.status}")
+            raise _BadAnswer(leg, reply, content)
         if exchange.request.stream:
             await self._relay(exchange, reply)
         else:
@@ -278,6 +291,7 @@ class Dispatcher:
         headers = {
             "Content-Type": "application/json",
             "Accept": "text/event-stream" if leg.purpose is Purpose.DECODE and exchange.request.stream else "*/*",
+            "Accept-Encoding": "identity",
             "X-Request-Id": exchange.flight.turn.request_id,
         }
         url = self._watch.url(leg.node, exchange.request.api.value)
@@ -290,6 +304,7 @@ class Dispatcher:
         meter = exchange.meter = Meter(drop_usage=not exchange.request.wants_usage)
         flight, watch = exchange.flight, exchange.flight.watch
         seen = 0
+        opening = b""
         async for data in reply.chunks():
             try:
                 out = meter.feed(data)
@@ -302,29 +317,32 @@ class Dispatcher:
                 else:
                     watch.token(now_s)
                 seen = meter.chunks
-            if meter.errored and not exchange.started:
-                raise NodeError("the engine reported an error")
+            if not exchange.started:
+                if meter.errored or meter.finish_reason == "error":
+                    raise NodeError("the engine reported an error")
+                opening += out
+                if meter.silent and len(opening) <= MAX_OPENING_BYTES:
+                    continue
+                out = opening
             if out:
                 await self._stream_out(exchange, reply, out)
-        if meter.errored or not meter.done:
-            raise NodeError("the stream ended without [DONE]" if not meter.errored else "the engine reported an error")
         rest = meter.finish()
-        if not exchange.started and not rest and meter.chunks == 0 and meter.usage is None:
+        if meter.errored or not meter.done:
+            raise NodeError("the engine reported an error" if meter.errored else "the stream ended without [DONE]")
+        if not exchange.started:
             raise NodeError("an empty answer")
         # The record is made before the last byte: whoever has read the end finds the turn counted.
         self._complete(exchange, meter.usage, meter.chunks, meter.finish_reason, meter.text)
-        if rest:
-            await self._stream_out(exchange, reply, rest)
-        if not exchange.started:
-            await self._start(exchange, reply)
-        await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
+        await exchange.send({"type": "http.response.body", "body": rest, "more_body": False})
 
     async def _whole(self, exchange: _Exchange, reply: UpstreamReply) -> None:
         content = await reply.body(MAX_ANSWER_BYTES)
         answer = parse_answer(content)
-        if not content or answer is None:
-            raise NodeError("an empty answer" if not content else "an answer that is no JSON")
-        reason = answer.choices[0].finish_reason if answer.choices else None
+        if answer is None or not answer.choices:
+            raise NodeError("an answer without choices" if content else "an empty answer")
+        reason = answer.choices[0].finish_reason
+        if reason == "error":
+            raise NodeError("the engine reported an error")
         self._complete(exchange, answer.usage, 0, reason, [answer.text] if answer.text else None)
         await self._pass_on(exchange, reply, content)
 
@@ -363,20 +381,19 @@ class Dispatcher:
         log.warning("request %s: %s leg on %s: %s", exchange.request_id, leg.purpose, leg.node, error)
         if error.refused:
             self._watch.refused(leg.node)
-        if isinstance(error, NodeTimeout):
-            exchange.last_error = None
+        exchange.failure = error
 
     async def _give_up(self, exchange: _Exchange, why: str) -> None:
         """No other node is left: the last engine's own answer if it gave one, else our word for it."""
-        timed_out = exchange.last_error is None
-        self._end(exchange, Outcome.TIMED_OUT if timed_out and exchange.flight.attempts > 1 else Outcome.FAILED)
-        if exchange.last_error is not None:
-            status, content, content_type = exchange.last_error
-            await _answer(exchange.send, status, content, content_type, self._headers(exchange))
+        failure = exchange.failure
+        timed_out = isinstance(failure, NodeTimeout)
+        self._end(exchange, Outcome.TIMED_OUT if timed_out else Outcome.FAILED)
+        if isinstance(failure, _BadAnswer):
+            await self._pass_on(exchange, failure.reply, failure.content)
             return
-        code = Code.UPSTREAM_ERROR
+        code = Code.UPSTREAM_TIMEOUT if timed_out else Code.UPSTREAM_ERROR
         body = error_body(code, f"no engine answered this request: {why}")
-        await _answer(exchange.send, 502, body, "application/json", self._headers(exchange))
+        await _answer(exchange.send, STATUS[code], body, "application/json", self._headers(exchange))
 
     async def _break_off(self, exchange: _Exchange, error: NodeError) -> None:
         """The stream broke after bytes went out: say so in the stream, and do not pretend that it is done."""
@@ -407,7 +424,7 @@ class Dispatcher:
     def _headers(self, exchange: _Exchange) -> list[tuple[bytes, bytes]]:
         flight = exchange.flight
         return [
-            (b"x-request-id", exchange.request_id.encode("latin-1", "replace")),
+            _request_id(exchange.request_id),
             (b"x-trimtab-route", flight.placement.realised.value.encode()),
             (b"x-trimtab-reason", flight.decision.reason.value.encode()),
             (b"x-trimtab-policy", str(flight.decision.policy_version).encode()),
@@ -428,6 +445,10 @@ async def _answer(send: Send, status: int, body: bytes, content_type: str, extra
     headers = [(b"content-type", content_type.encode()), (b"content-length", str(len(body)).encode()), *extra]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _request_id(request_id: str) -> tuple[bytes, bytes]:
+    return b"x-request-id", request_id.encode("latin-1", "replace")
 
 
 def _text(value: bytes | None) -> str | None:

@@ -29,7 +29,9 @@ TTFT = Spec("trimtab_ttft_seconds", ("later",), "Time to first token of streamed
 TPOT = Spec("trimtab_tpot_seconds", (), "Time per output token of streamed turns with at least 8 tokens.")
 REFUSED = Spec("trimtab_refused", ("code",), "Requests that ended before they became turns.")
 LEG_FAILURES = Spec(
-    "trimtab_leg_failures", ("node", "kind"), "Upstream requests that failed: refused, timeout or error."
+    "trimtab_leg_failures",
+    ("node", "kind"),
+    "Upstream requests that failed: refused, timeout, error, or a handover that cannot be used.",
 )
 IN_FLIGHT = Spec("trimtab_turns_in_flight", (), "Turns accepted and not ended.")
 ATTEMPTS = Spec("trimtab_replanned_turns", (), "Turns that needed more than one plan.")

@@ -118,7 +118,7 @@ class NodeWatch:
             return
         labels = dict(_LABEL.findall(info[1].decode("utf-8", "replace")))
         blocks, size = labels.get("num_gpu_blocks", ""), labels.get("block_size", "")
-        if blocks.isdigit() and size.isdigit() and int(blocks) > 0 and int(size) > 0:
+        if blocks.isdecimal() and size.isdecimal() and int(blocks) > 0 and int(size) > 0:
             known = self._core.nodes[node]
             known.kv_capacity_tokens = int(blocks) * int(size)
             known.block_tokens = int(size)

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
-import msgspec
 from prometheus_client import generate_latest
 
 from .artefact import ArtefactError, load
@@ -32,8 +31,9 @@ from .wire import (
     Report,
     WaitingTurn,
     WireError,
+    acting_prices,
     publication_from_wire,
-    report_to_wire,
+    report_to_json,
 )
 
 log = logging.getLogger("trimtab.outbox")
@@ -43,6 +43,8 @@ PIN_S = 0.5
 MAX_WAITING_RECORDS = 20_000
 LONG_POLL_S = 25.0
 BACKOFF_S = (0.2, 0.5, 1.0, 2.0)
+NEVER_TAKEN = frozenset({400, 413, 422})
+"""A report that is answered so is let go; any other refusal (a token, a full store) may pass."""
 
 
 class TableCache:
@@ -90,14 +92,16 @@ class LastPublication:
     def __init__(self, folder: Path, cache: TableCache) -> None:
         self._folder = folder
         self._cache = cache
+        self._saved: set[str] = set()
         self.path = folder / "publication.json"
 
     def save(self, wire: dict[str, object]) -> None:
         """Keep it; a full or read-only disk is logged, not fatal."""
-        documents = wire.get("tables")
         try:
-            for digest, document in documents.items() if isinstance(documents, dict) else ():
-                _write(self._folder / f"table-{digest}.json", str(document))
+            for digest, document in self._cache.documents.items():
+                if digest not in self._saved:  # once a process: a damaged file of an earlier one is replaced
+                    _write(self._folder / f"table-{digest}.json", document)
+                    self._saved.add(digest)
             _write(self.path, json.dumps({**wire, "tables": {}}))
         except OSError as error:
             log.error("the publication could not be saved in %s: %s; serving on", self._folder, error.strerror)
@@ -249,13 +253,14 @@ class Outbox:
             ),
             dropped_records=self._dropped,
             metrics=generate_latest(self._metrics.registry).decode(),
+            prices=acting_prices(core.current.publication),
         )
 
     async def _send(self, session: aiohttp.ClientSession, report: Report) -> bool:
-        body = msgspec.json.encode(report_to_wire(report))
+        body = report_to_json(report)
         try:
             async with session.post(f"{self._control_url}/internal/v1/turns", data=body) as response:
-                text = await response.text()
+                text = await response.text(errors="replace")
                 if response.status == 200:
                     self.control_seen_s = self._now_s()
                     self._metrics.reports.labels("taken").inc()
@@ -265,37 +270,37 @@ class Outbox:
             return False
         self._metrics.reports.labels("refused").inc()
         log.error("the control process refused a report (%d): %.200s", response.status, text)
-        return response.status < 500  # it will never take this one: let it go
+        if response.status not in NEVER_TAKEN:
+            return False
+        self._dropped += len(report.records)
+        return True
 
     async def _policy_loop(self) -> None:
         failures = 0
         async with self._session(LONG_POLL_S + 10) as session:
             while True:
                 try:
-                    took = await self._poll(session)
+                    await self._poll(session)
                     failures = 0
-                    if not took:
-                        continue
                 except (aiohttp.ClientError, TimeoutError, OSError):
                     failures += 1
                 except (WireError, ValueError) as error:
                     log.error("a publication cannot be used: %s; the last good one stays", error)
                     failures += 1
-                if failures:
-                    await asyncio.sleep(BACKOFF_S[min(failures, len(BACKOFF_S)) - 1])
+                # Never at once, whatever the answer was: a control process that has nothing newer may answer at once.
+                await asyncio.sleep(BACKOFF_S[min(max(1, failures), len(BACKOFF_S)) - 1])
 
-    async def _poll(self, session: aiohttp.ClientSession) -> bool:
+    async def _poll(self, session: aiohttp.ClientSession) -> None:
         params = {"after": str(self._core.current.published_version), "have": ",".join(self._cache.digests)}
         async with session.get(f"{self._control_url}/internal/v1/policy", params=params) as response:
             if response.status == 204:
-                return False
+                return
             if response.status != 200:
                 raise aiohttp.ClientError(f"status {response.status}")
             wire = json.loads(await response.read())
         publication = publication_from_wire(wire, self._cache.get)
         if self._core.current.swap(publication):
             self._last.save(wire)
-        return True
 
     def _session(self, total_s: float = 10.0) -> aiohttp.ClientSession:
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}

@@ -1,10 +1,12 @@
 """Reading a stream while it is relayed: when content starts, what the usage says, what to hold back.
 
-Bytes go on as they came, frame by frame. The one exception: the usage chunk that only the router asked for is
-dropped. Without it to drop, data goes on at once and is read on the side.
+Bytes go on as they came, frame by frame, so that an error event can follow whatever has gone out. The one exception:
+the usage chunk that only the router asked for is dropped.
 """
 
 from __future__ import annotations
+
+import re
 
 import msgspec
 
@@ -31,10 +33,14 @@ class _Choice(msgspec.Struct):
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
     usage: Usage | None = None
-    error: msgspec.Raw | None = None
+    error: object = None
+    kind: str = msgspec.field(name="object", default="")
+    """It is "error" in the error events of older engines."""
 
 
 _decode = msgspec.json.Decoder(_Chunk)
+_BOUNDARY = re.compile(rb"\n\r?\n")
+_LONGEST_BOUNDARY = 3
 
 
 class Meter:
@@ -65,26 +71,30 @@ class Meter:
         self.text: list[str] | None = []
         """Pieces of the answer; None once it is too long to keep."""
 
+    @property
+    def silent(self) -> bool:
+        """No more than an opening has come: neither content nor a finish reason."""
+        return self.chunks == 0 and self.finish_reason is None
+
     def feed(self, data: bytes) -> bytes:
         """Take what came from upstream. Raises ValueError on a frame without end."""
         buffer = self._held + data if self._held else data
-        end = _last_boundary(buffer)
-        if end == 0:
-            self._held = buffer
-            if len(buffer) > MAX_FRAME_BYTES:
-                raise ValueError("a frame of the stream has no end")
-            return b"" if self._drop_usage else data
-        complete, self._held = buffer[:end], buffer[end:]
-        if not self._drop_usage:
-            for frame in _frames(complete):
-                self._read(frame)
-            return data
-        return b"".join(frame for frame in _frames(complete) if self._read(frame))
+        frames: list[bytes] = []
+        start = 0
+        for boundary in _BOUNDARY.finditer(buffer, max(0, len(self._held) - _LONGEST_BOUNDARY + 1)):
+            frame = buffer[start : boundary.end()]
+            start = boundary.end()
+            if self._read(frame):
+                frames.append(frame)
+        self._held = buffer[start:]
+        if len(self._held) > MAX_FRAME_BYTES:
+            raise ValueError("a frame of the stream has no end")
+        return b"".join(frames)
 
     def finish(self) -> bytes:
-        """The stream ended: an incomplete frame goes on as it is."""
+        """The stream ended: a last frame without its blank line is read and goes on as it is."""
         rest, self._held = self._held, b""
-        return rest if self._drop_usage else b""
+        return rest if rest and self._read(rest) else b""
 
     def _read(self, frame: bytes) -> bool:
         """Note what the frame says; False if it is the usage chunk to drop."""
@@ -96,11 +106,11 @@ class Meter:
             return True
         try:
             chunk = _decode.decode(payload)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return True
         if chunk.usage is not None:
             self.usage = chunk.usage
-        if chunk.error is not None:
+        if chunk.error is not None or chunk.kind == "error":
             self.errored = True
         for choice in chunk.choices:
             self._note(choice)
@@ -120,23 +130,9 @@ class Meter:
                 self.text = None
 
 
-def _last_boundary(buffer: bytes) -> int:
-    at = buffer.rfind(b"\n\n")
-    windows = buffer.rfind(b"\r\n\r\n")
-    return max(at + 2 if at >= 0 else 0, windows + 4 if windows >= 0 else 0)
-
-
-def _frames(complete: bytes) -> list[bytes]:
-    if b"\r\n\r\n" in complete:
-        parts = complete.replace(b"\r\n\r\n", b"\r\n\r\n\x00").split(b"\x00")
-        return [part for part in parts if part]
-    parts = complete.split(b"\n\n")
-    return [part + b"\n\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
-
-
 def _payload(frame: bytes) -> bytes | None:
     """The data of a frame, its lines joined; None for comments and empty frames."""
-    if frame.startswith(b"data: ") and frame.count(b"data:") == 1:
+    if frame.startswith(b"data: ") and frame.find(b"\n") >= len(frame) - _LONGEST_BOUNDARY:
         return frame[6:].strip()
     lines = [line[5:].strip() for line in frame.splitlines() if line.startswith(b"data:")]
     return b"\n".join(lines) if lines else None

@@ -15,15 +15,21 @@ import aiohttp
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds. `first_byte_s` is from sending to the answer's headers, `gap_s` between two pieces of it."""
+    """Seconds. `first_byte_s` is from sending to the answer's headers, `gap_s` between two pieces of it. The headers of
+    an unstreamed answer come when all of it has been generated, so they have `answer_s`."""
 
     connect_s: float = 2.0
     first_byte_s: float = 120.0
     gap_s: float = 60.0
+    answer_s: float = 600.0
 
     def __post_init__(self) -> None:
-        if min(self.connect_s, self.first_byte_s, self.gap_s) <= 0:
+        if min(self.connect_s, self.first_byte_s, self.gap_s, self.answer_s) <= 0:
             raise ValueError("timeouts must be positive")
+
+
+KEEPALIVE_S = 4.0
+"""vLLM closes idle connections after 5 s; a request on one that is just being closed would be lost."""
 
 
 class NodeError(Exception):
@@ -90,7 +96,7 @@ class Upstream:
 
     async def start(self) -> None:
         """Open the pool; call inside the running loop."""
-        connector = aiohttp.TCPConnector(limit=self._max_connections, keepalive_timeout=30.0)
+        connector = aiohttp.TCPConnector(limit=self._max_connections, keepalive_timeout=KEEPALIVE_S)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.timeouts.connect_s)
         self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False)
 

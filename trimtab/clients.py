@@ -84,6 +84,8 @@ class Crowd:
         self.turns: list[SeenTurn] = []
         self.waiting: dict[tuple[str, int], float] = {}
         """Turns without a first token: when they were sent (engine seconds)."""
+        self.left_waiting: list[tuple[tuple[str, int], float]] = []
+        """Those that were waiting when the run was stopped."""
 
     @property
     def now_s(self) -> float:
@@ -99,6 +101,7 @@ class Crowd:
             players = [asyncio.ensure_future(self._play(session, plan)) for plan in self._plans]
             limit = None if until_s is None else until_s / self._speed
             _, late = await asyncio.wait(players, timeout=limit) if players else (set(), set())
+            self.left_waiting = list(self.waiting.items())
             for player in late:
                 player.cancel()
             results = await asyncio.gather(*players, return_exceptions=True)

@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 from math import isfinite, sqrt
 from statistics import fmean, stdev
 
-import numpy as np
 from scipy.stats import t as student_t
 
 from dashboards.scenario_plot import PhaseView, ScenarioView, SeriesView
 from emulator.profiles import PROFILES
-from emulator.workload import conversations
+from emulator.workload import ConversationPlan, Phase
 from slos.objective import Signal, Slo
 
 from .contenders import contenders
@@ -28,6 +27,8 @@ from .shipped import as_tables, shipped
 from .simulate import Simulation, TickView
 
 HERO = "controller"
+TRACE_TAIL_S = 60.0
+"""After the last start and thinking time of a trace, for the answers."""
 PLOTTED = (HERO, "dynamo", "threshold_1536", "x0", "x1")
 """Policies in the picture; all of them are in the table."""
 
@@ -94,6 +95,21 @@ def with_slos(scenario: Scenario, slos: Sequence[Slo]) -> Scenario:
     return replace(scenario, slos=tuple(slos))
 
 
+def from_trace(base: Scenario, name: str, plans: Sequence[ConversationPlan]) -> Scenario:
+    """Recorded conversations on the fleet and under the promises of a scenario, as one phase."""
+    end_s = max(plan.start_s + sum(turn.think_s for turn in plan.turns) for plan in plans) + TRACE_TAIL_S
+    label = f"{len(plans)} conversations"
+    return replace(
+        base,
+        name="trace",
+        title=f"Trace: {name}",
+        phases=(Phase(label, end_s, ()),),
+        settle_s=0.0,
+        first_settle_s=None,
+        recorded=tuple(plans),
+    )
+
+
 def run_all(
     scenario: Scenario,
     seeds: Sequence[int],
@@ -138,7 +154,7 @@ def run_one(job: Job) -> Run:
         law=contender.law,
         decider=contender.decider,
     )
-    simulation.run(conversations(scenario.phases, np.random.default_rng([job.seed, 0])), scenario.phases)
+    simulation.run(scenario.conversations(job.seed), scenario.phases)
     warnings = {
         f"{name}: {watch.feasibility.relief.value}"
         for view in simulation.ticks
@@ -205,8 +221,8 @@ def as_view(outcome: Outcome, command: str, commit: str) -> ScenarioView:
     scenario = outcome.scenario
     limits = {slo.signal: (slo.threshold_s or 0.0) * 1e3 for slo in scenario.slos}
     phases, begin_s = [], 0.0
-    for phase in scenario.phases:
-        phases.append(PhaseView(phase.label, begin_s, begin_s + phase.duration_s, scenario.settle_s))
+    for at, phase in enumerate(scenario.phases):
+        phases.append(PhaseView(phase.label, begin_s, begin_s + phase.duration_s, scenario.settle_of(at)))
         begin_s += phase.duration_s
     known = contenders({})
     series = [

@@ -1,4 +1,5 @@
-"""`trimtab router`: one router process, wired. It serves alone from its last publication if no control process answers."""
+"""`trimtab router`: one router process, wired. It serves alone from its last publication if no control
+process answers."""
 
 from __future__ import annotations
 

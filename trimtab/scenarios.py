@@ -1,14 +1,17 @@
 """The headline scenarios: traffic that stresses D in one phase and P in another, on an emulated fleet.
 
-H1 agents, one P out and back; H3 retrieval chat with an ingest tenant in the middle; H4 a day in five phases.
-Loads and SLOs are fixed: never tune them to a result. Source: docs/explanation/scenarios.md.
+H1 agents, one P out and back (H2: its short form, for live runs); H3 retrieval chat with an ingest tenant in
+the middle; H4 a day in five phases. Loads and SLOs are fixed: never tune them to a result. Source:
+docs/explanation/scenarios.md.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from emulator.workload import AGENT, CHAT, INGEST, PASTE, RAG, Phase
+import numpy as np
+
+from emulator.workload import AGENT, CHAT, INGEST, PASTE, RAG, ConversationPlan, Phase, conversations
 from slos.objective import Match, Signal, Slo
 
 
@@ -23,11 +26,30 @@ class Scenario:
     phases: tuple[Phase, ...]
     slos: tuple[Slo, ...]
     settle_s: float = 60.0
+    first_settle_s: float | None = None
+    """Of the first phase, which starts empty; default: as the others."""
+    recorded: tuple[ConversationPlan, ...] = ()
+    """Conversations of a trace, instead of those that the phases would draw."""
 
     @property
     def duration_s(self) -> float:
         """Virtual seconds from first to last."""
         return sum(phase.duration_s for phase in self.phases)
+
+    def settle_of(self, phase: int) -> float:
+        """How much of a phase is not judged."""
+        return self.first_settle_s if phase == 0 and self.first_settle_s is not None else self.settle_s
+
+    def conversations(self, seed: int) -> list[ConversationPlan]:
+        """The traffic of a seed; recorded traffic is the same for all."""
+        return list(self.recorded) or conversations(self.phases, np.random.default_rng([seed, 0]))
+
+    def lasting(self, seconds: float) -> Scenario:
+        """The same phases in another time, settling included."""
+        factor = seconds / self.duration_s
+        first = None if self.first_settle_s is None else self.first_settle_s * factor
+        phases = tuple(replace(phase, duration_s=phase.duration_s * factor) for phase in self.phases)
+        return replace(self, phases=phases, settle_s=self.settle_s * factor, first_settle_s=first)
 
 
 def promises(ttft_s: float, tpot_s: float) -> tuple[Slo, ...]:
@@ -49,6 +71,20 @@ H1 = Scenario(
         Phase("agents 0.9/s", 240, ((AGENT, 0.9),)),
     ),
     promises(2.0, 0.038),
+)
+H2 = Scenario(
+    "H2",
+    "H2: agents, one prefill node out and back, in six minutes",
+    "llama-3.1-70b-h100-tp4",
+    "2P_2D",
+    (
+        Phase("agents 0.9/s", 140, ((AGENT, 0.9),)),
+        Phase("agents 0.58/s, one P out", 100, ((AGENT, 0.58),), out=("P1",)),
+        Phase("agents 0.9/s", 100, ((AGENT, 0.9),)),
+    ),
+    promises(2.0, 0.040),
+    settle_s=30.0,
+    first_settle_s=40.0,
 )
 H3 = Scenario(
     "H3",
@@ -76,4 +112,4 @@ H4 = Scenario(
     ),
     promises(2.5, 0.038),
 )
-SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in (H1, H3, H4)}
+SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in (H1, H2, H3, H4)}

@@ -14,14 +14,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from statistics import fmean
+from typing import Protocol
 
 from controller.cells import LAW_MIN_OUTPUT_TOKENS
 from estimators.quantile import nearest_rank
-from router.record import TurnRecord
 from slos.objective import Outcome, Signal
 
 from .scenarios import Scenario
 from .simulate import Unfinished
+
+
+class Judged(Protocol):
+    """What is needed of an ended turn: a router's record has it, and so has what a client saw."""
+
+    @property
+    def accepted_s(self) -> float: ...
+    @property
+    def turn(self) -> int: ...
+    @property
+    def ttft_s(self) -> float | None: ...
+    @property
+    def tpot_s(self) -> float | None: ...
+    @property
+    def output_tokens(self) -> int: ...
+    @property
+    def outcome(self) -> Outcome: ...
+    @property
+    def went_local(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +74,7 @@ class RunScore:
 
 def score(
     scenario: Scenario,
-    records: Sequence[TurnRecord],
+    records: Sequence[Judged],
     unfinished: Sequence[Unfinished],
     refused_s: Sequence[tuple[float, int]],
 ) -> RunScore:
@@ -65,8 +84,8 @@ def score(
     assert ttft_s is not None and tpot_s is not None
     phases = []
     end_s = 0.0
-    for phase in scenario.phases:
-        begin_s, end_s = end_s + scenario.settle_s, end_s + phase.duration_s
+    for at, phase in enumerate(scenario.phases):
+        begin_s, end_s = end_s + scenario.settle_of(at), end_s + phase.duration_s
         phases.append(
             _phase(
                 [r for r in records if begin_s <= r.accepted_s < end_s],
@@ -81,7 +100,7 @@ def score(
 
 
 def _phase(
-    records: list[TurnRecord],
+    records: list[Judged],
     unfinished: list[Unfinished],
     refused: int,
     now_s: float,

@@ -3,7 +3,7 @@
 Read by what a file looks like:
     {"id", "requests": [{"in", "out", "think_time"}, …]}                  one agent conversation a file
     {"turns": [[t_s, in, out, cached, think_s, …], …]} a line             agent conversations
-    {"timestamp", "input_length", "output_length", "hash_ids"} a line     requests; sessions are rebuilt from shared prefixes
+    {"timestamp", "input_length", "output_length", "hash_ids"} a line     requests; sessions by shared prefix
     {"task_id", "turns": [[new_in, out, kind], …]} a line                 tool-agent conversations
 
 A turn's new tokens are its prompt less the prompt and answer before it. Where the prompt shrinks (the client

@@ -141,7 +141,7 @@ function drawBanners() {
   if (status !== null) {
     const pin = status.pin, pinned = Object.entries(pin.routers);
     if (pinned.length || pin.configured_x !== null) {
-      const x = pinned.length ? pinned.map(([name, share]) => name + ": x = " + share).join(", ") : "x = " + pin.configured_x + " by configuration";
+      const x = pinned.length ? pinned.map(([name, share]) => name + ": x=" + share).join(", ") : "x=" + pin.configured_x + " by configuration";
       const who = pin.x === null ? "" : " By " + (pin.by || "unknown") + (pin.at ? ", " + new Date(pin.at).toLocaleString([], { hour12: false }) : "") + ".";
       found.push(banner("info", "Pinned", x + ". The price is held until the pin is lifted." + who));
     }
@@ -320,7 +320,7 @@ function drawLatency(id, data, name, reading, from, to, gap) {
   const i = told(data), now = i < 0 ? null : values[i];
   const over = now !== null && slo !== null && now > slo;
   const title = reading ? percentile(reading) : "P99 " + upper(id);
-  const note = (reading ? reading.slo + (slo ? ", at most " + seconds(slo) : "") : "no SLO of this kind is declared") +
+  const note = (reading ? reading.slo + (slo ? ", at most " + seconds(slo) : "") : "no such SLO is declared") +
     (view.at !== null && i >= 0 ? " · at " + clock(data.t_s[i], true) : (over ? " · over its SLO" : "") + engines(name, id));
   caption(figure, title, now === null ? "–" : seconds(now), note, over);
   finish(figure, chart, `${title}: ${seconds(now)}, SLO ${seconds(slo)}`);
@@ -347,7 +347,7 @@ function drawPrice(data, model, from, to, gap) {
   }
   if (!finite.length) nothing(chart, "no ticks yet");
   const i = told(data);
-  const now = i >= 0 && view.at !== null ? values[i] : model ? value(model.price) : i >= 0 ? values[i] : null;
+  const now = i >= 0 && view.at !== null ? values[i] : value(model ? model.price : view.status.publication.default_price);
   const note = view.at !== null && i >= 0 ? "at " + clock(data.t_s[i], true)
     : "ms of TTFT per ms × sequence, log scale; lower sends more local";
   caption(figure, "Price", now === null ? "–" : digits(now, 3), note, false);
@@ -401,7 +401,7 @@ const word = (text, cls) => el("span", { class: cls }, text);
 
 function drawSlos(model) {
   const readings = model ? model.readings : [];
-  const columns = [["promise"], ["now", "n"], ["good", "n"], ["of turns", "n roomy"], ["bad", "n"], ["so far", ""]];
+  const columns = [["promise"], ["now", "n"], ["good", "n"], ["of turns", "n roomy"], ["bad", "n roomy"], ["so far", ""]];
   const rows = view.slos.slos.map((slo) => {
     const reading = readings.find((r) => r.slo === slo.slo), now = reading ? value(reading.value_s) : null;
     const over = now !== null && now > slo.threshold_s;
@@ -427,11 +427,11 @@ function drawNodes() {
 }
 
 function drawRouters() {
-  const columns = [["router", "id"], ["last report", "n"], ["acts on", "n"], ["waiting", "n"], ["dropped", "n"]];
+  const columns = [["router", "id"], ["last report", "n"], ["acts on", "n"], ["waiting", "n"], ["dropped", "n roomy"]];
   const rows = view.status.routers.map((router) => [
     router.router,
     word(ago(router.age_s) + " ago", router.silent ? "bad" : ""),
-    router.pin_x !== null ? word("pin x = " + router.pin_x, "") : word("v" + router.policy_version, router.behind ? "bad" : ""),
+    router.pin_x !== null ? word("pin x=" + router.pin_x, "") : word("v" + router.policy_version, router.behind ? "bad" : ""),
     String(router.waiting),
     count(router.dropped_records),
   ]);
@@ -476,8 +476,12 @@ function drawCharts(name, model) {
   const from = now - view.minutes * 60, to = now;
   const data = series && name !== null && series.models[name] ? series.models[name] : null;
   const step = series ? series.step_s : view.status.tick_s, gap = 3.5 * Math.max(step, view.status.tick_s);
-  drawLatency("ttft", data, name, model && model.binding.ttft, from, to, gap);
-  drawLatency("tpot", data, name, model && model.binding.tpot, from, to, gap);
+  const declared = (signals) => {  // before the first turn there is no model to ask
+    const slo = view.slos.slos.find((s) => signals.includes(s.signal));
+    return slo ? { ...slo, percentile: slo.objective } : null;
+  };
+  drawLatency("ttft", data, name, model ? model.binding.ttft : declared(["ttft"]), from, to, gap);
+  drawLatency("tpot", data, name, model ? model.binding.tpot : declared(["tpot", "itl"]), from, to, gap);
   drawPrice(data, model, from, to, gap);
   drawRoutes(data, step, from, to, gap);
 }

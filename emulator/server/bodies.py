@@ -152,9 +152,9 @@ def _parse(model: type[_B], raw: bytes) -> _B:
         return model.model_validate_json(raw)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-        where = ".".join(
-            str(part) for part in ("body", *first["loc"]) if not str(part).startswith(("list[", "function-"))
-        )
+        # As vLLM: which alternative of a union was tried is none of the client's business.
+        named = [str(part) for part in first["loc"] if "[" not in str(part) and part not in ("str", "int")]
+        where = ".".join(["body", *named])
         said = {"type": first["type"], "loc": where, "msg": first["msg"], "input": str(first["input"])[:200]}
         raise errors.ApiError(
             400,

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+from functools import partial
 
 
 class Request(asyncio.Protocol):
@@ -21,7 +22,8 @@ class Request(asyncio.Protocol):
         self.chunks = 0
         self.transport: asyncio.Transport | None = None
 
-    def connection_made(self, transport) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         self.sent = time.monotonic()
         transport.write(self.raw)
@@ -36,7 +38,7 @@ class Request(asyncio.Protocol):
             found -= 1  # the role
         self.chunks += found
         self.last = now
-        if b"[DONE]" in data:
+        if b"[DONE]" in data and self.transport is not None:
             self.transport.abort()
 
     def connection_lost(self, error) -> None:
@@ -50,11 +52,15 @@ class Request(asyncio.Protocol):
         return [self.first - self.sent, tpot, self.chunks]
 
 
+def _same(request: Request) -> Request:
+    return request
+
+
 async def main() -> None:
     loop = asyncio.get_running_loop()
     plan = json.load(sys.stdin)
     requests = []
-    for _, host, port, body in plan:
+    for _, host, _, body in plan:
         data = json.dumps(body).encode()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
         requests.append(Request(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data, loop.create_future()))
@@ -64,7 +70,7 @@ async def main() -> None:
     opening = []
     for (at_s, host, port, _), request in zip(plan, requests, strict=True):
         await asyncio.sleep(max(0.0, start + at_s - time.monotonic()))
-        opening.append(loop.create_task(loop.create_connection(lambda r=request: r, host, port)))
+        opening.append(loop.create_task(loop.create_connection(partial(_same, request), host, port)))
     await asyncio.gather(*opening)
     await asyncio.gather(*(request.ended for request in requests))
     for request in requests:

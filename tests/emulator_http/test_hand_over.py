@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,10 +14,10 @@ from tests.emulator_http.test_streams import records, shape, without_nulls
 
 SYSTEM = {"role": "system", "content": "You are terse. " * 40}
 ASK = (SYSTEM, "What is a trim tab?")
-USAGE = {"stream": True, "stream_options": {"include_usage": True}}
+USAGE: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 
 
-async def prefill(client: Client, *messages: object, node: str = "P0", **body: object) -> Answer:
+async def prefill(client: Client, *messages: object, node: str = "P0", **body: Any) -> Answer:
     return await client.chat(node, *messages, max_tokens=1, kv_transfer_params=START_PREFILL, **body)
 
 
@@ -66,6 +67,7 @@ async def test_the_handle_has_every_key_of_the_captured_one_in_its_order():
 async def test_d_reports_ps_hits_as_its_cached_tokens():
     async with fleet("1P_1D") as client:
         first = await prefill(client, *ASK)
+        await client.chat("D0", *ASK, max_tokens=1, kv_transfer_params=first.handle)
         again = await prefill(client, *ASK)
         at_d = await client.chat("D0", *ASK, max_tokens=3, kv_transfer_params=again.handle, **USAGE)
     hits = again.usage["prompt_tokens_details"]["cached_tokens"]
@@ -195,5 +197,7 @@ async def test_token_ids_in_the_transfer_parameters_replace_the_messages():
     real = records()["ptoks:P"]
     async with fleet("1P_1D") as client:
         ids = list(range(1504))
-        answer = await client.chat("P0", "x", max_tokens=1, kv_transfer_params={**START_PREFILL, "prompt_token_ids": ids})
+        answer = await client.chat(
+            "P0", "x", max_tokens=1, kv_transfer_params={**START_PREFILL, "prompt_token_ids": ids}
+        )
     assert answer.usage["prompt_tokens"] == real["resp"]["usage"]["prompt_tokens"] == 1504

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +20,7 @@ SYSTEM = {"role": "system", "content": "You are terse. " * 40}
 TEXT = st.text(max_size=60)
 
 
-def user(text: str) -> dict:
+def user(text: object) -> dict:
     return {"role": "user", "content": text}
 
 
@@ -30,6 +32,7 @@ def cached_after(first, answered: int, then) -> int:
     """Hits of `then` on a node that has answered `first` with that many tokens."""
     cache = PrefixCache(100_000, 1)
     grant = cache.admit(first.prompt, answered)
+    assert grant is not None
     *path, (key, tokens) = first.prompt
     cache.release(grant, (*path, (key, tokens + answered - 1)))
     return cache.hit_tokens(then.prompt)
@@ -135,7 +138,7 @@ def test_a_stream_with_stop_strings_says_what_the_whole_reply_says(tokens, min_t
 async def test_turn_2_is_cached_as_far_as_in_virtual_time_on_d_on_p_and_across_a_hand_over():
     """The same conversation, three ways, each against the fleet that counts segments by name."""
     messages: list[object] = [SYSTEM, "What is a trim tab?"]
-    usage = {"stream": True, "stream_options": {"include_usage": True}}
+    usage: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
     async with fleet("1P_2D") as client:
         at_p = await client.chat("P0", *messages, max_tokens=1, kv_transfer_params=START_PREFILL)
         turn_1 = await client.chat("D0", *messages, max_tokens=30, kv_transfer_params=at_p.handle, **usage)

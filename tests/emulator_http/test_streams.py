@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -182,7 +184,7 @@ async def test_several_choices_and_several_prompts_are_told_apart_by_index():
     assert texts.usage["prompt_tokens"] == 2 and texts.usage["completion_tokens"] == 16
 
 
-TOOLS = [
+TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "properties": {
         "city": {"type": "string"}, "days": {"type": "integer"}, "unit": {"enum": ["C", "F"]}}}}},
     {"type": "function", "function": {"name": "nothing"}},
@@ -218,8 +220,6 @@ async def test_a_forced_tool_is_called_with_arguments_of_its_schema_in_deltas_to
 
 @in_loop
 async def test_http_1_0_gets_the_same_events_without_chunks():
-    import asyncio
-
     async with fleet("1D") as client:
         node = client.running.nodes["D0"]
         body = json.dumps({"messages": [{"role": "user", "content": ASK[0]}], "max_tokens": 3, "stream": True})

@@ -62,6 +62,11 @@ def test_the_score_is_equation_1_with_absolute_deltas():
     assert (decision.policy_version, decision.table_exact) == (7, True)
 
 
+def test_a_score_of_exactly_zero_is_not_local():
+    saved_ms, cost, _ = TABLE.score(features())
+    assert taken(policy(weights=Weights(cost, saved_ms)), features()) == (TRANSFER, Reason.SCORE)
+
+
 def test_only_the_ratio_of_the_weights_matters():
     for pair in ((1.0, 0.4), (2.0, 0.8), (1e-9, 4e-10), (1e9, 4e8)):
         assert taken(policy(weights=Weights(*pair)), features()) == taken(policy(0.4), features())

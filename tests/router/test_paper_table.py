@@ -124,6 +124,13 @@ def test_where_only_the_local_runs_failed_the_cell_is_not_local_whatever_the_wei
     assert PaperTable({HERE: cell}).choose(turn_of(HERE), *weights)[:2] == (False, Reason.X1_FAILED)
 
 
+def test_95_answered_turns_of_100_are_enough_on_either_side():
+    cell = replace(TRADE_OFF, success_x0=SUCCESS_FLOOR, success_x1=SUCCESS_FLOOR)
+    assert PaperTable({HERE: cell}).choose(turn_of(HERE), 1, 1)[:2] == (True, Reason.SCORE)
+    unmeasured = replace(cell, delta_ttft=None)
+    assert PaperTable({HERE: unmeasured}).choose(turn_of(HERE), 1, 1)[1] is Reason.NO_DATA
+
+
 def test_an_arm_that_failed_without_one_answer_has_no_deltas_and_needs_none():
     nothing = PaperCell(None, None, 0.0, 1.0, 0, 300)
     assert PaperTable({HERE: nothing}).choose(turn_of(HERE), 1, 1)[:2] == (True, Reason.X0_FAILED)

@@ -144,6 +144,11 @@ def test_another_topology_takes_the_one_with_the_fewest_nodes_of_difference_and_
     assert nearest(several("1P_2D", "2P_2D", "2P_6D"), asked) == (expected, False)
 
 
+def test_ten_nodes_are_more_than_one():
+    assert nearest(several("1P_2D", "10P_2D"), "11P_2D") == ("10P_2D", False)
+    assert nearest(several("1P_2D", "10P_2D"), "2P_2D") == ("1P_2D", False)
+
+
 def test_between_two_that_are_equally_near_the_order_of_loading_does_not_decide():
     assert nearest(several("1P_2D", "3P_2D"), "2P_2D") == nearest(several("3P_2D", "1P_2D"), "2P_2D")
 

@@ -126,7 +126,9 @@ def test_the_continuous_score_is_the_model_itself_with_the_backlogs_added():
 
 
 @pytest.mark.parametrize("axis", ["uncached_d", "uncached_p", "prompt", "batch"])
-@pytest.mark.parametrize("centres", [(), (1,), (1, 1), (2, 1), (1, nan), (nan, 1), (1, inf), (-1, 1), (1, 2, 2, 3)])
+@pytest.mark.parametrize(
+    "centres", [(), (1,), (1, 1), (2, 1), (1, nan), (nan, 1), (1, inf), (-1, 1), (1, 2, 2, 3), (1, 2, inf)]
+)
 def test_an_axis_that_does_not_rise_is_refused_by_name(axis: str, centres: tuple[float, ...]):
     with pytest.raises(ValueError, match=f"axis {axis} needs"):
         replace(AXES, **{axis: centres})
@@ -148,6 +150,11 @@ def test_cells_that_are_too_few_too_many_or_no_numbers_are_refused_by_name(name:
 def test_an_append_that_costs_less_than_nothing_is_refused():
     with pytest.raises(ValueError, match="cost must not be negative"):
         replace(TABLE, cost=(-0.01, *TABLE.cost[1:]))
+
+
+def test_two_centres_and_an_append_that_costs_nothing_are_enough_for_a_table():
+    least = LoadAwareTable(Axes((0, 9), (0, 9), (0, 9), (0, 9)), LATENCY, (1.0,) * 16, (0.0,) * 8)
+    assert least.score(at(5, 5, 5, 5)).cost == 0.0
 
 
 @every_artefact

@@ -1,0 +1,97 @@
+"""One valid exposition of all processes, whatever routers send."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from controller.exposition import render
+from controller.metrics import SPECS, ControlCollector, Kind
+from controller.scheduler import Job, Scheduler
+from tests.controller_shell.reports import drive, loop_in, report, turns
+
+
+async def nothing() -> None:
+    pass
+
+
+def router_text() -> str:
+    registry = CollectorRegistry()
+    turns_ended = Counter("trimtab_turns", "Ended turns.", ["route", "process"], registry=registry)
+    turns_ended.labels("append_local", 'a "name"\\ with\n all').inc(3)
+    Histogram("trimtab_ttft_seconds", "TTFT.", registry=registry).observe(0.3)
+    Gauge("trimtab_pinned", "Pinned.", registry=registry).set(1)
+    return generate_latest(registry).decode()
+
+
+def own(tmp_path: Path) -> CollectorRegistry:
+    loop, clock = loop_in(tmp_path)
+    drive(loop, clock, 2, lambda seq: report(seq, records=turns()))
+    registry = CollectorRegistry()
+    registry.register(ControlCollector(loop, Scheduler([Job("tick", 5.0, nothing)]), "1.2.3"))
+    return registry
+
+
+def families(text: bytes) -> dict[str, list[tuple[str, dict[str, str], float]]]:
+    declared = re.findall(r"^# TYPE (\S+)", text.decode(), re.MULTILINE)
+    assert len(declared) == len(set(declared)), "a family is declared twice"
+    seen = set()
+    found = {}
+    for family in text_string_to_metric_families(text.decode()):
+        for sample in family.samples:
+            key = (sample.name, tuple(sorted(sample.labels.items())))
+            assert key not in seen, f"twice: {key}"
+            seen.add(key)
+        found[family.name] = [(s.name, dict(s.labels), s.value) for s in family.samples]
+    return found
+
+
+def test_all_processes_are_in_one_valid_exposition(tmp_path: Path) -> None:
+    text = render(own(tmp_path).collect(), {"router-0": router_text(), "router-1": router_text()})
+    found = families(text)
+    assert [labels["process"] for _, labels, _ in found["trimtab_turns"]] == ["router-0", "router-1"]
+    assert found["trimtab_turns"][0][1]["exported_process"] == 'a "name"\\ with\n all'
+    assert ("trimtab_ttft_seconds_count", {"process": "router-1"}, 1.0) in found["trimtab_ttft_seconds"]
+    assert found["trimtab_price"] == [("trimtab_price", {"model": "m"}, 0.4)]
+    unreadable = found["trimtab_router_metrics_unreadable"]
+    assert [(labels["router"], value) for _, labels, value in unreadable] == [("router-0", 0.0), ("router-1", 0.0)]
+    assert not any(name.endswith("_created") for name in found)
+
+
+def test_every_metric_of_the_table_is_exported_and_no_other(tmp_path: Path) -> None:
+    found = families(render(own(tmp_path).collect(), {}))
+    assert sorted(found) == sorted(spec.name for spec in SPECS)
+    for spec in SPECS:
+        assert spec.help.endswith(".") and spec.name.startswith("trimtab_")
+        assert (spec.kind is Kind.COUNTER) or not spec.name.endswith("_total")
+        for name, labels, _ in found[spec.name]:
+            assert tuple(sorted(labels)) == tuple(sorted(spec.labels)), name
+
+
+def test_counts_of_slos_start_at_zero_so_that_the_first_bad_turn_is_an_increase(tmp_path: Path) -> None:
+    found = families(render(own(tmp_path).collect(), {}))
+    assert {labels["slo"]: value for _, labels, value in found["trimtab_slo_bad_events"]} == {
+        "later-ttft": 0.0,
+        "tpot": 0.0,
+    }
+
+
+def test_what_does_not_fit_is_left_out_and_told(tmp_path: Path) -> None:
+    clash = "# TYPE trimtab_price counter\ntrimtab_price_total 5\n# TYPE fine gauge\nfine 1\n"
+    twice = "# TYPE fine gauge\nfine 1\nfine 2\n"
+    texts = {"a": clash, "b": twice, "c": "}{ no exposition", "d": "", "e": "# TYPE fine gauge\nfine 3\n"}
+    found = families(render(own(tmp_path).collect(), texts))
+    told = {labels["router"]: value for _, labels, value in found["trimtab_router_metrics_unreadable"]}
+    assert told == {"a": 1.0, "b": 1.0, "c": 1.0, "d": 0.0, "e": 0.0}
+    assert [(labels["process"], value) for _, labels, value in found["fine"]] == [("a", 1.0), ("b", 1.0), ("e", 3.0)]
+    assert len(found["trimtab_price"]) == 1
+
+
+def test_samples_under_a_name_of_another_family_do_not_break_the_text(tmp_path: Path) -> None:
+    text = '# TYPE x histogram\nx_bucket{le="1"} 1\nx_bucket{le="+Inf"} 1\nx_count 1\nx_sum 1\nbare 4\n'
+    found = families(render(own(tmp_path).collect(), {"a": text}))
+    assert found["bare"] == [("bare", {"process": "a"}, 4.0)]
+    assert len(found["x"]) == 4
