@@ -23,7 +23,7 @@ FIND_PYTHON = py=; \
 	  exit 1; \
 	fi
 
-.PHONY: help demo test check sim golden bench wheel-test tables lock clean
+.PHONY: help demo test check sim golden bench replay wheel-test tables lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -37,8 +37,8 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: $(STAMP) ## H1 on 3 seeds: the fixed rules against the loop
-	$(BIN)/trimtab demo --headless --scenario H1 --seeds 3
+demo: $(STAMP) ## H1 in virtual time, then six minutes live with a status page
+	$(BIN)/trimtab demo
 
 test: $(STAMP) ## the whole test suite
 	$(BIN)/python -m pytest -n $(JOBS)
@@ -57,6 +57,9 @@ sim-%: $(STAMP)
 
 golden: $(STAMP) ## rewrite the golden files; review reads the diff
 	$(BIN)/python -m pytest tests/golden --rewrite-golden
+
+replay: $(STAMP) ## recorded conversations over HTTP through router and emulated fleet
+	$(BIN)/python benchmarks/replay.py
 
 bench: $(STAMP) ## what one decision costs
 	$(BIN)/python benchmarks/decision.py

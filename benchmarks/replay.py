@@ -64,7 +64,7 @@ def main() -> int:
 
 async def _replay(data: Path, speed: float, cap: int) -> list[tuple[str, list[SeenTurn], int]]:
     parts = (
-        ("claude", load_traces(data / "claude_code_traces" / "weka_json", output_cap=cap, think_cap_s=30, spacing_s=5)),
+        ("claude", load_traces(data / "claude_code_traces" / "weka_json", output_cap=cap, think_cap_s=10, spacing_s=3)),
         ("mooncake", load_traces(data / "mooncake" / "conversation_trace.jsonl", output_cap=cap, limit=1000)),
     )
     results = []

@@ -1,7 +1,7 @@
 """The HTTP face of the control process: what routers call, and what people and Prometheus read.
 
     POST /internal/v1/turns    a report (router/wire.py)              -> {"accepted_seq": n}
-    GET  /internal/v1/policy   ?after=V&have=d1,d2, waits up to 25 s  -> a publication, or 204
+    GET  /internal/v1/policy   ?after=V&have=d1,d2, waits up to 25 s  -> a publication, or 204 (wait_s: less)
     GET  /api/v1/status  /series?minutes=60&model=M  /slos  /policy  /pin  /audit
     POST /api/v1/pin           {"x": 0..1 | null, "by": "..."}        -> as GET
     GET  /health  /metrics
@@ -33,10 +33,9 @@ from .config import LOOPBACK, ControlConfig
 from .intake import IntakeFull
 from .loop import ControlLoop, TooManyPollers
 from .metrics import ControlCollector
-from .pin import PinFile, look, put
+from .pin import PinFile, look, noticed, put
 from .series import MAX_MINUTES, series
 from .status import iso, pin_document, problems, slo_rows, status
-from .store import AuditRow
 
 MAX_REPORT_BYTES = 8 << 20
 MAX_API_BYTES = 4096
@@ -148,7 +147,9 @@ def create_app(
             pin = await asyncio.to_thread(put, config.state_dir, x, by, iso(at_s))
         except OSError as error:
             return _error(500, Code.INTERNAL, f"the pin could not be written to {config.state_dir}: {error.strerror}")
-        loop.store.audit(AuditRow(at_s, by, "pin" if x is not None else "unpin", "" if x is None else f"x={x:g}"))
+        row = noticed(pin.pin, await asyncio.to_thread(loop.store.audits), at_s, by)
+        if row is not None:
+            loop.store.audit(row)
         return _json(pin_document(loop, pin, loop.monotonic()))
 
     # -- machines ------------------------------------------------------------------------------------------------------

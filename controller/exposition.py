@@ -19,6 +19,8 @@ from prometheus_client.samples import Sample
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 UNREADABLE = "trimtab_router_metrics_unreadable"
+_SUFFIXES = {"counter": "_total", "info": "_info"}
+"""What a family's name has in the text that it lacks in here."""
 
 
 def render(own: Iterable[Metric], routers: Mapping[str, str]) -> bytes:
@@ -27,7 +29,7 @@ def render(own: Iterable[Metric], routers: Mapping[str, str]) -> bytes:
 
 
 def merged(own: Iterable[Metric], routers: Mapping[str, str]) -> list[Metric]:
-    """Families, each name once."""
+    """Families, each name in the text once."""
     families: dict[str, Metric] = {}
     for metric in own:
         _join(families, metric, metric.samples)
@@ -47,6 +49,8 @@ def _read(families: dict[str, Metric], process: str, text: str) -> bool:
         return False
     whole = True
     for metric in parsed:
+        if not metric.samples:
+            continue  # a declaration alone, or one that its samples do not follow
         seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
         samples = []
         for sample in metric.samples:
@@ -67,9 +71,10 @@ def _read(families: dict[str, Metric], process: str, text: str) -> bool:
 def _join(families: dict[str, Metric], metric: Metric, samples: Iterable[Sample]) -> bool:
     if metric.name.endswith("_created"):
         return True  # when a counter began: nobody needs it, and it would collide with the counter's own
-    family = families.get(metric.name)
+    shown = metric.name + _SUFFIXES.get(metric.type, "")
+    family = families.get(shown)
     if family is None:
-        family = families[metric.name] = Metric(metric.name, metric.documentation, metric.type)
+        family = families[shown] = Metric(metric.name, metric.documentation, metric.type)
     elif family.type != metric.type:
         return False
     family.samples.extend(sample for sample in samples if not sample.name.endswith("_created"))

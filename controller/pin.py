@@ -3,10 +3,15 @@ display and written for the API, and a damaged one is a warning, not an error.""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from router.pin import Pin, read_pin, write_pin
+
+from .store import AuditRow
+
+PINNED, LIFTED = "pin", "unpin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +35,14 @@ def put(state_dir: Path, x: float | None, by: str, at_iso: str) -> PinFile:
     pin = None if x is None else Pin(x, by, at_iso)
     write_pin(state_dir, pin)
     return PinFile(pin)
+
+
+def noticed(pin: Pin | None, rows: Sequence[AuditRow], at_s: float, by: str = "") -> AuditRow | None:
+    """What goes on record about the pin in force, None if it is there already. `rows` are the latest, newest first.
+    However a pin was set, by the API, by `trimtab pin` or while this process was dead, it is recorded once."""
+    last = next((row for row in rows if row.action in (PINNED, LIFTED)), None)
+    if pin is None:
+        return AuditRow(at_s, by, LIFTED, "") if last is not None and last.action == PINNED else None
+    row = AuditRow(at_s, pin.by, PINNED, f"x={pin.x:g}, {pin.at}")
+    same = last is not None and (last.action, last.actor, last.detail) == (row.action, row.actor, row.detail)
+    return None if same else row

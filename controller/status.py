@@ -6,6 +6,7 @@ Infinity is no JSON: a percentile that is infinite, because too many turns got n
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from math import inf
@@ -71,7 +72,9 @@ def status(loop: ControlLoop, pin: PinFile, version: str) -> dict[str, object]:
 
 def _section(section: Callable[[], object]) -> object:
     try:
-        return section()
+        value = section()
+        json.dumps(value, allow_nan=False)
+        return value
     except Exception as error:  # another part's fault must not take the status with it
         return {"error": f"{type(error).__name__}: {error}"}
 

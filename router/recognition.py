@@ -5,7 +5,8 @@ other people's prompts). After a turn the chain of its request is remembered; a 
 the same messages and goes on with an answer is the conversation's next turn. So a retry gets the number it
 had before, an edited answer is still recognised, and identical openers stay two conversations: a request
 without an answer in it always begins a new one. Where several conversations share a history, the one with the
-same answer and no turn further on is meant.
+same answer and no turn further on is meant; an answer that fits none of them begins a new one, unless it is clear
+whose was edited.
 
 `md5_first_message` is the paper's rule (B.3): one conversation per first user message and tenant.
 """
@@ -22,7 +23,7 @@ from enum import StrEnum
 from .body import Message
 from .turn import ConversationKey
 
-MAX_TWINS = 8
+MAX_TWINS = 64
 """Conversations with one and the same history that are told apart."""
 
 
@@ -56,12 +57,13 @@ class _Entry:
 
 @dataclass(slots=True)
 class Recogniser:
-    """Bounded by `limit` remembered chains, least recently used first."""
+    """Bounded by `limit` remembered turns, least recently used first."""
 
     secret: bytes
     rule: Recognition = Recognition.CHAIN
     limit: int = 200_000
     _chains: OrderedDict[bytes, list[_Entry]] = field(default_factory=OrderedDict)
+    _entries: int = 0
     _last: OrderedDict[ConversationKey, tuple[bytes, int]] = field(default_factory=OrderedDict)
 
     def recognise(
@@ -106,9 +108,12 @@ class Recogniser:
                 entry.answer, entry.number = digest, number
                 return
         entries.append(_Entry(found.key, number, digest))
-        del entries[:-MAX_TWINS]
-        if len(self._chains) > self.limit:
-            self._chains.popitem(last=False)
+        self._entries += 1
+        if len(entries) > MAX_TWINS:
+            del entries[0]
+            self._entries -= 1
+        while self._entries > self.limit:
+            self._entries -= len(self._chains.popitem(last=False)[1])
 
     def _number_by_id(
         self, key: ConversationKey, chain: bytes, messages: Sequence[Message], answers: int
@@ -119,11 +124,12 @@ class Recogniser:
         return known[1] if messages and known[0] == chain else None
 
     def _entry(self, chain: bytes, answer: bytes) -> _Entry | None:
-        entries = self._chains.get(chain)
-        if not entries:
-            return None
-        # Same answer before another one; a conversation that has not gone on yet before one that has.
-        return min(entries, key=lambda entry: (entry.answer != answer, entry.advanced))
+        entries = self._chains.get(chain, [])
+        fitting = [entry for entry in entries if entry.answer is None or entry.answer == answer]
+        if fitting:
+            return min(fitting, key=lambda entry: (entry.answer is None, entry.advanced))
+        waiting = [entry for entry in entries if not entry.advanced] if len(entries) > 1 else entries
+        return waiting[0] if len(waiting) == 1 else None
 
     def _prefixes(self, tenant: str, model: str, messages: Sequence[Message]) -> list[bytes]:
         """The chain before each message, and after the last."""

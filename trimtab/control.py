@@ -29,6 +29,7 @@ from controller.app import create_app
 from controller.config import ControlConfig
 from controller.loop import ControlLoop
 from controller.metrics import ControlCollector
+from controller.pin import look, noticed
 from controller.scheduler import Job, Scheduler
 from controller.store import Store
 from dashboards.page import mount
@@ -118,9 +119,16 @@ class Control:
         await asyncio.to_thread(self.store.close, self.loop.wall())
 
     async def flush(self) -> None:
-        """Write to disk what waits."""
+        """Write to disk what waits, and note a pin that was set or lifted behind our back."""
         self.loop.save_counts()
-        await asyncio.to_thread(self.store.flush, self.loop.wall())
+        await asyncio.to_thread(self._flush, self.loop.wall())
+
+    def _flush(self, at_s: float) -> None:
+        file = look(self.config.state_dir)
+        row = None if file.warning else noticed(file.pin, self.store.audits(), at_s)
+        if row is not None:
+            self.store.audit(row)
+        self.store.flush(at_s)
 
     async def tick(self) -> None:
         """One tick; a new publication is written at once, so that a restart goes on from it."""
@@ -180,6 +188,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
+        listener.listen(128)  # now, so that nobody is refused who knows that the process is there
     except OSError as error:
         listener.close()
         raise ControlError(f"cannot listen on {host}:{port}: {error.strerror}") from None

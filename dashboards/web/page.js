@@ -2,7 +2,7 @@
 // Everything is drawn from /api/v1: status and counts every 2 s, the series every 5 s. Text reaches the page as text only.
 
 const STATUS_MS = 2000, SERIES_MS = 5000, GIVE_UP_MS = 4000;
-const RED_AT_KV = 0.95, UNKNOWN_KV = 1e9;
+const RED_AT_KV = 0.95, UNKNOWN_KV = 1e9, LEAST_SHOWN_S = 300;
 const view = { minutes: 15, model: null, status: null, slos: null, series: null, answeredAt: null, failing: false, at: null };
 const $ = (id) => document.getElementById(id);
 
@@ -116,7 +116,7 @@ function drawTop(model) {
   $("source").textContent = "source: " + status.source;
   $("source").hidden = false;
   const told = view.failing ? "The control process does not answer. Its last word: " + status.headline : status.headline;
-  $("headline").textContent = told;
+  $("headline").textContent = told.replace(/(\d) (m?s)\b/g, "$1\u00a0$2");  // a number stays with its unit
   document.title = (status.title ? status.title + ": " : "") + told;
   const parts = [];
   if (model !== null) {
@@ -473,8 +473,10 @@ function draw() {
 
 function drawCharts(name, model) {
   const series = view.series, now = Math.max(view.status.now_s, series ? series.now_s : 0);
-  const from = now - view.minutes * 60, to = now;
   const data = series && name !== null && series.models[name] ? series.models[name] : null;
+  // A young process need not fill a corner of the picture, but a picture of less than five minutes says little.
+  const first = data && data.t_s.length ? data.t_s[0] - 5 : now;
+  const from = Math.max(now - view.minutes * 60, Math.min(first, now - LEAST_SHOWN_S)), to = now;
   const step = series ? series.step_s : view.status.tick_s, gap = 3.5 * Math.max(step, view.status.tick_s);
   const declared = (signals) => {  // before the first turn there is no model to ask
     const slo = view.slos.slos.find((s) => signals.includes(s.signal));

@@ -155,6 +155,7 @@ class Counts:
         self.numbers: dict[tuple[str, str], float] = {
             (spec.name, value): 0.0 for spec in SPECS if not spec.bounds for value in spec.values or ("",)
         }
+        self.generated = 0
         self.inter_token = self.histograms["inter_token_latency_seconds"]
         self.step_tokens = self.histograms["iteration_tokens_total"]
 
@@ -167,7 +168,7 @@ class Counts:
         self.histograms[name].observe(number)
 
     def look(self, engine: Engine) -> None:
-        """Read the gauges off the engine."""
+        """Bring up to date what is not counted here as it happens."""
         to_start, coming, arrived = engine.fetching
         self.numbers |= {
             ("num_requests_running", ""): engine.running,
@@ -179,4 +180,5 @@ class Counts:
             ("num_requests_kv_fetch_by_stage", "completed_waiting"): arrived,
             ("engine_sleep_state", "awake"): 1.0,
             ("kv_cache_usage_perc", ""): engine.kv_usage,
+            ("generation_tokens_total", ""): self.generated,
         }

@@ -3,7 +3,7 @@
 aiohttp's low-level server: no application, no router, no access log. It was chosen over an ASGI server because a
 chunk can be written from the agenda's callback straight to the transport (`stream.py`), where ASGI needs a task
 that wakes up, and a queue between the two, for every token; and because a handler is cancelled as soon as its client
-is gone, in every phase, which is the abort. Measured figures are in `run.py`.
+is gone, in every phase, which is the abort. What it can write is measured in `run.py`.
 
 A node dies in two ways. `kill` is SIGKILL: nothing listens, open connections break off. A hand-over that kills the
 engine gives those in flight vLLM's own words (status 500, or an event in the stream), then nothing listens.
@@ -18,6 +18,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 from uuid import uuid4
 
 from aiohttp import HttpVersion11, StreamReader, web
@@ -32,7 +33,7 @@ from .errors import ApiError
 from .exposition import CONTENT_TYPE, lag_page, page
 from .lag import Lag
 from .metrics import Counts
-from .replies import Voice, fingerprint
+from .replies import Envelope, fingerprint
 from .stream import DONE, Stream
 from .taint import Taint
 from .turn import Turn
@@ -55,6 +56,20 @@ class Options:
     model: str
     max_model_len: int
     api_key: str | None
+
+
+class _Connection(web.RequestHandler):
+    """Remembers when it last received something."""
+
+    __slots__ = ("received",)
+
+    def __init__(self, manager: web.Server, **options: Any) -> None:
+        self.received = 0.0
+        super().__init__(manager, **options)
+
+    def data_received(self, data: bytes) -> None:
+        self.received = time.monotonic()
+        super().data_received(data)
 
 
 class Node:
@@ -86,6 +101,7 @@ class Node:
             "/ping": {"GET": self._health, "POST": self._health},
             "/version": {"GET": self._version},
             "/metrics": {"GET": self._metrics},
+            "/metrics/": {"GET": self._metrics},
         }
 
     @property
@@ -117,14 +133,14 @@ class Node:
     async def open(self, host: str, port: int) -> None:
         """Listen; port 0 takes any. Raises OSError."""
         loop = asyncio.get_running_loop()
-        self._server = web.Server(
-            self._handle,
-            handler_cancellation=True,
-            request_factory=self._request,
-            access_log=None,
-            keepalive_timeout=KEEP_ALIVE_S,
+        server = web.Server(self._handle, handler_cancellation=True, request_factory=self._request)
+        self._server = server
+        self._listener = await loop.create_server(
+            lambda: _Connection(server, loop=loop, access_log=None, keepalive_timeout=KEEP_ALIVE_S),
+            host,
+            port,
+            backlog=1024,
         )
-        self._listener = await loop.create_server(self._server, host, port, backlog=1024)
         self.host, self.port = host, self._listener.sockets[0].getsockname()[1]
 
     def kill(self) -> None:
@@ -186,7 +202,7 @@ class Node:
         return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MAX_BODY_BYTES)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        echoed = request.headers.get("X-Request-Id") or uuid4().hex
+        echoed = _request_id(request) or uuid4().hex
         try:
             methods = self._routes.get(request.path)
             if self._options.api_key is not None and request.path.startswith("/v1") and not self._authorized(request):
@@ -199,10 +215,16 @@ class Node:
         except ApiError as error:
             return _json(error.body(), error.status, echoed)
 
+    def _arrived_s(self, request: web.BaseRequest) -> float:
+        """Engine time at which the request was here: what is done with it since then is part of the front's time."""
+        connection = request.protocol
+        since_s = time.monotonic() - connection.received if isinstance(connection, _Connection) else 0.0
+        return self.clock.now_s - since_s * self.clock.speed
+
     def _authorized(self, request: web.BaseRequest) -> bool:
         scheme, _, key = request.headers.get("Authorization", "").partition(" ")
         expected = (self._options.api_key or "").encode()
-        return scheme.lower() == "bearer" and hmac.compare_digest(key.encode(), expected)
+        return scheme.lower() == "bearer" and hmac.compare_digest(key.encode("utf-8", "replace"), expected)
 
     async def _chat(self, request: web.BaseRequest, echoed: str) -> web.StreamResponse:
         return await self._generate(request, echoed, read_chat)
@@ -213,10 +235,10 @@ class Node:
     async def _generate(
         self, request: web.BaseRequest, echoed: str, read: Callable[[bytes, Limits], Ask]
     ) -> web.StreamResponse:
-        arrived_s = self.clock.now_s
         if request.content_type != "application/json":
             raise errors.invalid("Unsupported Media Type: Only 'application/json' is allowed")
         raw = await _body(request)
+        arrived_s = self._arrived_s(request)
         try:
             ask = read(raw, self._limits)
         except ApiError:
@@ -224,8 +246,8 @@ class Node:
             raise
         if not self.fleet.engines[self.name].alive:
             raise errors.internal(errors.ENGINE_DEAD)
-        base = request.headers.get("X-Request-Id") or ask.request_id or uuid4().hex[:16]
-        voice = Voice(
+        base = _request_id(request) or ask.request_id or uuid4().hex[:16]
+        envelope = Envelope(
             f"{'chatcmpl' if ask.chat else 'cmpl'}-{base}",
             int(time.time()),
             self._options.model,
@@ -236,25 +258,27 @@ class Node:
         turn = Turn(self, ask, base, arrived_s, self._hand_over(ask))
         try:
             if ask.stream:
-                return await self._stream(request, echoed, turn, voice)
+                return await self._stream(request, echoed, turn, envelope)
             with self.clock:
                 turn.begin()
             await turn.done
-        except asyncio.CancelledError:
-            self.aborted += 1
-            with self.clock:
-                turn.abort()
-            raise
+        finally:
+            if not turn.over:  # its client is gone
+                self.aborted += 1
+                with self.clock:
+                    turn.abort()
         answers = [(sequence.part, sequence.script) for sequence in turn.sequences]
-        return _json(voice.whole(answers, turn.usage(), self._handle_for_client(turn)), 200, echoed)
+        return _json(envelope.whole(answers, turn.usage(), self._handle_for_client(turn)), 200, echoed)
 
-    async def _stream(self, request: web.BaseRequest, echoed: str, turn: Turn, voice: Voice) -> web.StreamResponse:
+    async def _stream(
+        self, request: web.BaseRequest, echoed: str, turn: Turn, envelope: Envelope
+    ) -> web.StreamResponse:
         response = web.StreamResponse(headers=_headers("text/event-stream; charset=utf-8", echoed))
         await response.prepare(request)
         transport = request.transport
         if transport is None:
             raise asyncio.CancelledError
-        turn.stream = Stream(transport, request.version >= HttpVersion11, voice)
+        turn.stream = Stream(transport, request.version >= HttpVersion11, envelope)
         with self.clock:
             turn.begin()
         try:
@@ -337,6 +361,12 @@ class Node:
         text = page(self.counts, self.role, self._options.model, self.fleet.profile, self._options.max_model_len)
         text += lag_page(self.lag, self.clock.speed, {"emulator_aborted_requests_total": self.aborted})
         return web.Response(body=text.encode(), headers=_headers(CONTENT_TYPE, echoed))
+
+
+def _request_id(request: web.BaseRequest) -> str | None:
+    """The client's id of the request, if it can go into a header again."""
+    named = request.headers.get("X-Request-Id")
+    return named if named and named.isascii() else None
 
 
 async def _body(request: web.BaseRequest) -> bytes:

@@ -46,7 +46,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
+class Envelope:
     """What all events of one answer have in common."""
 
     id: str
@@ -134,7 +134,7 @@ class Voice:
             return {"index": part.index, "text": script.text, "logprobs": None, **ended, **rest}
         message: dict[str, object] = {
             "role": "assistant",
-            "content": "" if part.script.skipped else script.text,
+            "content": "" if script.skipped else script.text,
             "refusal": None,
             "annotations": None,
             "audio": None,

@@ -7,6 +7,10 @@
 Ports count up from `base_port` in the order P, D, R as the notation has them, and the control port is the next; base
 port 0 takes any free ones. `speed` makes the whole fleet that many times faster hardware: what 10 ms of engine time
 were takes 1 ms of a client's.
+
+Measured on one core of 2 vCPUs, Python 3.11, the client on the other, ten times the speed: 5,000 chunks/s take 19 %
+of it, 20,000 35 %, 40,000 54 % with a P99 lag below 1 ms; at 60,000 (71 %, P99 3 ms) it says that it is behind. An
+idle neighbour is part of that: where other work takes the core away, lag is the scheduler's time slice.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ _T = TypeVar("_T")
 
 MAX_MODEL_LEN = 131_072
 LAG_BOUND_S = 0.01
-"""Of engine time: with the step times of today's models, what still tells a P99 TPOT right."""
+"""Engine time: about one decode step, beyond which a P99 TTFT is as much the process's as the fleet's."""
 
 
 class PortInUse(OSError):
@@ -106,13 +110,15 @@ async def serve(
     """Start a fleet on the running event loop.
 
     `model` is the name it serves (default: the profile's); `lag_bound_s` is in engine seconds. Raises ValueError for a
-    topology or speed that cannot be, PortInUse.
+    topology, speed or context that cannot be, PortInUse.
     """
+    limit = max_model_len or min(MAX_MODEL_LEN, profile.kv_capacity_tokens)
+    if not 1 < limit <= profile.kv_capacity_tokens:
+        raise ValueError(f"max_model_len must be 2 to {profile.kv_capacity_tokens} (the KV memory), got {limit}")
     events = Events()
     fleet = Fleet(topology, profile, events)
     clock = WallClock(events, speed)
     lag = Lag(lag_bound_s / speed)
-    limit = max_model_len or min(MAX_MODEL_LEN, profile.kv_capacity_tokens)
     options = Options(model or profile.model, limit, api_key)
     side_ports = {name: SIDE_PORT + number for number, name in enumerate(fleet.engines)}
     nodes = {name: Node(name, fleet, clock, lag, options, side_ports) for name in fleet.engines}

@@ -12,7 +12,7 @@ from __future__ import annotations
 from asyncio import Transport
 
 from .bodies import Part
-from .replies import Usage, Voice
+from .replies import Envelope, Usage
 from .script import Script
 
 DONE = b"data: [DONE]\n\n"
@@ -22,14 +22,14 @@ _PROBE = "wxyz"
 class Stream:
     """The events of one answer on one connection."""
 
-    def __init__(self, transport: Transport, chunked: bool, voice: Voice) -> None:
+    def __init__(self, transport: Transport, chunked: bool, envelope: Envelope) -> None:
         self._transport = transport
         self._chunked = chunked
-        self._voice = voice
+        self._envelope = envelope
 
     def teller(self, part: Part, script: Script, usage_each: bool) -> Teller:
         """Who tells one choice of it."""
-        return Teller(self, self._voice, part, script, usage_each)
+        return Teller(self, self._envelope, part, script, usage_each)
 
     def write(self, *events: bytes) -> None:
         """Events that are due together."""
@@ -49,9 +49,9 @@ class Stream:
 class Teller:
     """Tells one choice token by token."""
 
-    def __init__(self, stream: Stream, voice: Voice, part: Part, script: Script, usage_each: bool) -> None:
+    def __init__(self, stream: Stream, envelope: Envelope, part: Part, script: Script, usage_each: bool) -> None:
         self._stream = stream
-        self._voice = voice
+        self._envelope = envelope
         self._part = part
         self._script = script
         self._usage_each = usage_each
@@ -70,23 +70,25 @@ class Teller:
             return
         events = []
         if token == 1:
-            opening = self._voice.opening(self._part.index, self._usage(0))
+            opening = self._envelope.opening(self._part.index, self._usage(0))
             events += [opening] if opening else []
         if piece is not None or last:
             events.append(self._event(token, piece or ""))
         if closing is not None:
-            events += [self._voice.usage(closing)] if self._voice.include_usage else []
+            events += [self._envelope.usage(closing)] if self._envelope.include_usage else []
             events.append(DONE)
         if events:
             self._stream.write(*events)
 
     def _event(self, token: int, piece: str) -> bytes:
-        delta = self._voice.delta(self._part, self._script, piece, self._script.tool is not None and not self._called)
+        delta = self._envelope.delta(
+            self._part, self._script, piece, self._script.tool is not None and not self._called
+        )
         self._called = token > 0 and self._script.tool is not None
         usage = self._usage(token)
         if token == self._script.tokens:
-            return self._voice.last(self._part.index, delta, self._script, usage)
-        return self._voice.token(self._part.index, delta, usage)
+            return self._envelope.last(self._part.index, delta, self._script, usage)
+        return self._envelope.token(self._part.index, delta, usage)
 
     def _usage(self, made: int) -> str:
         if not self._usage_each:

@@ -166,6 +166,7 @@ class Sequence:
         if turn.over:
             return
         self._made += 1
+        turn.counts.generated += 1
         if self._made == 1:
             self._begin_answer(at_s)
         else:
@@ -205,7 +206,6 @@ class Sequence:
         answered_s = turn.host.fleet.profile.first_token_ms / 1e3 if job.kind is not Kind.PREFILL else 0.0
         decode_s = (self._last_s - self._first_s) / speed
         prefill_s = max(0.0, self._first_s - answered_s - job.scheduled_s) / speed
-        counts.add("generation_tokens_total", made)
         finish = "stop" if self.script.finish == "tool_calls" else self.script.finish
         counts.add("request_success_total", value=finish)
         observed = {

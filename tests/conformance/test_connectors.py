@@ -90,6 +90,8 @@ BAD: dict[str, dict[str, object]] = {
         "a port beyond all ports": nixl_params(remote_port=65_536),
         "blocks without groups": nixl_params(remote_block_ids=list(range(1, 64))),
         "blocks that are text": nixl_params(remote_block_ids="1,2,3"),
+        "blocks that are a number": nixl_params(remote_block_ids=63),
+        "a group that is a number": nixl_params(remote_block_ids=[63]),
         "a group that is text": nixl_params(remote_block_ids=["1" * 63]),
         "a null block": nixl_params(remote_block_ids=[[*range(1, 63), None]]),
         "a negative block": nixl_params(remote_block_ids=[[-1, *range(1, 63)]]),
@@ -257,6 +259,10 @@ def test_whatever_p_answers_it_is_a_decode_leg_with_that_very_object_or_a_handsh
 def test_options_that_no_transfer_could_meet_are_refused_by_name(options: dict[str, Any], message: str):
     with pytest.raises(ValueError, match=message):
         ConnectorOptions(**options)
+
+
+def test_no_margin_and_a_block_of_one_token_are_options():
+    assert ConnectorOptions(lease_s=0.1, margin_s=0.0, block_tokens=1).lease_s == 0.1
 
 
 # -- against handshakes captured from vLLM 0.32 ------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Tallies: three ticks of samples per driving SLO, and counts per cell that are bounded."""
 
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -150,7 +151,8 @@ def test_later_turns_are_counted_by_cell_and_realised_route():
     tallies = Tallies(MODEL, SLOS)
     tallies.fold(record(cell="a", ttft_s=0.2))
     tallies.fold(record(cell="a", ttft_s=0.4))
-    tallies.fold(record(cell="a", ttft_s=1.0, local=False))
+    elsewhere = record(cell="a", ttft_s=1.0, local=False)
+    tallies.fold(replace(elsewhere, decision=replace(elsewhere.decision, route=Route.APPEND_LOCAL)))
     tallies.fold(record(cell="", ttft_s=1.0))
     tallies.fold(record(1, cell="a", ttft_s=1.0))
     tallies.fold(failed())

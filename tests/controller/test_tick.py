@@ -140,6 +140,17 @@ def test_weights_at_an_end_stay_there(weights, ttft_s, tpot_s):
     assert outputs.models[MODEL].price in (0.0, float("inf"))
 
 
+@pytest.mark.parametrize(
+    ("weights", "ttft_s", "tpot_s", "relief"),
+    [(Weights(1, 0), 5.0, 0.020, Relief.PREFILL), (Weights(0, 1), 0.5, 0.080, Relief.DECODE)],
+)
+def test_weights_at_an_end_that_do_not_help_raise_the_flag(weights, ttft_s, tpot_s, relief):
+    control = state(weights=weights)
+    for at in range(1, TICKS + 1):
+        control, outputs = tick(control, {MODEL: tallied(ttft_s, tpot_s)}, (), 5.0 * at)
+    assert outputs.models[MODEL].feasibility.relief is relief
+
+
 def test_waiting_turns_alone_are_evidence():
     late = [Waiting(MODEL, 2, True, 30.0)] * 40
     _, outputs = tick(state(), {MODEL: Tallies(MODEL, SLOS)}, late, 5.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from controller.config import ControlConfig
 from controller.loop import ControlLoop
@@ -68,7 +69,7 @@ def loop_in(
     state_dir: Path,
     clock: Clock | None = None,
     store: Store | None = None,
-    **changes: object,
+    **changes: Any,
 ) -> tuple[ControlLoop, Clock]:
     """A loop over the store in that folder, and its clock."""
     clock = clock or Clock()

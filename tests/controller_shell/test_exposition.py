@@ -80,7 +80,7 @@ def test_counts_of_slos_start_at_zero_so_that_the_first_bad_turn_is_an_increase(
 
 
 def test_what_does_not_fit_is_left_out_and_told(tmp_path: Path) -> None:
-    clash = "# TYPE trimtab_price counter\ntrimtab_price_total 5\n# TYPE fine gauge\nfine 1\n"
+    clash = "# TYPE trimtab_price histogram\ntrimtab_price_count 5\n# TYPE fine gauge\nfine 1\n"
     twice = "# TYPE fine gauge\nfine 1\nfine 2\n"
     texts = {"a": clash, "b": twice, "c": "}{ no exposition", "d": "", "e": "# TYPE fine gauge\nfine 3\n"}
     found = families(render(own(tmp_path).collect(), texts))
@@ -88,6 +88,13 @@ def test_what_does_not_fit_is_left_out_and_told(tmp_path: Path) -> None:
     assert told == {"a": 1.0, "b": 1.0, "c": 1.0, "d": 0.0, "e": 0.0}
     assert [(labels["process"], value) for _, labels, value in found["fine"]] == [("a", 1.0), ("b", 1.0), ("e", 3.0)]
     assert len(found["trimtab_price"]) == 1
+
+
+def test_counters_declared_without_their_suffix_do_not_make_a_family_twice(tmp_path: Path) -> None:
+    loose = "# TYPE trimtab_turns counter\ntrimtab_turns_total 5\n"
+    found = families(render(own(tmp_path).collect(), {"a": loose, "b": router_text()}))
+    told = {labels["router"]: value for _, labels, value in found["trimtab_router_metrics_unreadable"]}
+    assert told == {"a": 0.0, "b": 1.0} or told == {"a": 1.0, "b": 0.0}
 
 
 def test_samples_under_a_name_of_another_family_do_not_break_the_text(tmp_path: Path) -> None:

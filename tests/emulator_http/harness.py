@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,8 @@ from emulator.server import RunningFleet, serve
 
 PROFILE = LLAMA_3_1_8B_H100
 MODEL = PROFILE.model
-VLLM = Path(__file__).resolve().parents[3] / "shared" / "vllm"
+DATA = Path(os.environ.get("TRIMTAB_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
+VLLM = DATA.parent / "vllm"
 START_PREFILL = {"do_remote_decode": True, "do_remote_prefill": False}
 
 
@@ -41,7 +43,7 @@ def captured(name: str) -> Path:
     """A file of what real vLLM said; skips where it is not."""
     path = VLLM / name
     if not path.is_file():
-        pytest.skip(f"no captures of real vLLM: ../shared/vllm/{name} is missing")
+        pytest.skip("no captures of real vLLM: ../shared/vllm is missing")
     return path
 
 

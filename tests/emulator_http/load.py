@@ -1,7 +1,8 @@
 """A small open-loop load generator for measurements, run as a process of its own so that it costs the server nothing.
 
-Reads a plan from stdin, [[send at, s from the start, host, port, body], ...], and writes one line of JSON a
-request: [TTFT, TPOT, chunks], in wall seconds, null where there was none. Core to run on: the first argument.
+Reads a plan from stdin, [[send at, s from the start, host, port, body], ...], says "ready" when it begins, and writes
+one line of JSON a request: [TTFT, TPOT, chunks], in wall seconds, null where there was none. Core to run on: the first
+argument.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ async def main() -> None:
         requests.append(Request(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data, loop.create_future()))
     gc.freeze()
     gc.disable()
+    print("ready", flush=True)
     start = time.monotonic() + 0.05
     opening = []
     for (at_s, host, port, _), request in zip(plan, requests, strict=True):

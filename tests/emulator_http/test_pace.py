@@ -97,7 +97,6 @@ def test_arrivals_aborts_and_transfers_change_the_pace_but_lose_and_double_nothi
     death_s = dice.random() * 3 if killed else 2000.0
     events.at(death_s, fleet.kill, "D0")
     events.run(1000)
-    assert watched or not events.pending
     for each in watched:
         on_its_way = each in aborted or (each.done_s is not None and each.done_s >= death_s)
         if not on_its_way:  # else the last token died on its way to the client, or met nobody there

@@ -119,10 +119,12 @@ async def test_the_request_id_is_the_clients_or_a_new_one():
         other = await client.chat("D0", *ASK, max_tokens=1)
         text = await client.complete("D0", "Hello", max_tokens=1, request_id="xyz")
         odd = await client.chat("D0", *ASK, max_tokens=2, stream=True, headers={"X-Request-Id": 'a"b\\'})
+        foreign = await client.chat("D0", *ASK, max_tokens=2, headers={"X-Request-Id": "ünï"})
     assert real["resp"]["id"] == f"chatcmpl-{real['req_headers']['X-Request-Id']}"
     assert mine.body["id"] == "chatcmpl-abc-1" and mine.headers["X-Request-Id"] == "abc-1"
     assert len(other.body["id"]) == len("chatcmpl-96ae7421dad9c595") and len(other.headers["X-Request-Id"]) == 32
     assert text.body["id"] == "cmpl-xyz"
+    assert foreign.status == 200 and foreign.body["id"].isascii()
     assert {event["id"] for event in odd.events} == {'chatcmpl-a"b\\'}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -92,6 +93,16 @@ def test_an_arm_becomes_relative_means():
     assert CELLS[0].key == CellKey(ContextClass.LARGE, "mid_bal", 4.0)
     assert CELLS[0].relative() == PaperCell(0.5, 0.25, 1.0, 0.99, 300, 300)
     assert CELLS[1].relative() == PaperCell(None, None, 0.0, 0.99, 0, 300)
+
+
+@pytest.mark.parametrize("x0", [NOBODY, replace(X0, ttft_mean_ms=0.0, tpot_mean_ms=0.0), X0])
+@pytest.mark.parametrize("x1", [NOBODY, X1])
+def test_without_an_answer_on_either_side_there_is_no_delta(x0: Arm, x1: Arm):
+    found = load(dump(ORIGIN, SMALL_TABLE, FIT, (replace(CELLS[0], x0=x0, x1=x1),)), "x.json").cells[0]
+    assert (found.x0, found.x1) == (x0, x1)
+    relative = found.relative()
+    measured = (x0, x1) == (X0, X1)
+    assert (relative.delta_ttft is not None, relative.delta_tpot is not None) == (measured, measured)
 
 
 def test_what_a_policy_carries_names_its_source_and_digest():

@@ -68,6 +68,11 @@ def test_a_turn_that_knows_its_own_number_and_history_is_believed():
     assert run.talk().turn == 6
 
 
+def test_a_conversation_that_this_router_has_not_seen_begins_with_the_history_of_its_request():
+    features = fleet().start(new_tokens=40, history_tokens=2000).features
+    assert (features.turn, features.n_ctx, features.prompt_tokens, features.uncached_d) == (1, 2000, 2040, 2040)
+
+
 def test_a_retry_of_an_answered_turn_does_not_set_the_conversation_back():
     run = fleet()
     for _ in range(3):

@@ -11,6 +11,7 @@ from itertools import count
 
 import uvicorn
 from prometheus_client import CollectorRegistry
+from uvicorn.server import ServerState
 
 from router.app import create_app
 from router.clock import Clock
@@ -22,7 +23,7 @@ from router.dispatch import Dispatcher, DispatchOptions
 from router.metrics import RouterMetrics
 from router.nodes import NodeWatch, endpoints
 from router.policy import Policy, Publication, Weights
-from router.recognition import Recognition, Recogniser
+from router.recognition import Recogniser, Recognition
 from router.record import TurnRecord
 from router.upstream import Timeouts, Upstream
 from slos.objective import Slo
@@ -38,22 +39,41 @@ class Installation:
     core: RouterCore
     dispatcher: Dispatcher
     watch: NodeWatch
+    upstream: Upstream
+    server: ServerState
+    registry: CollectorRegistry
     records: list[TurnRecord] = field(default_factory=list)
 
-    def quiet(self) -> bool:
-        """Nothing is in flight and every load is back to zero."""
-        loads = self.core.load.values()
-        return not self.core.flights() and all(
-            load.sequences == 0 and load.kv_tokens == 0 and len(load.prefill) == 0 and len(load.link) == 0 for load in loads
-        )
+    def busy(self) -> dict[str, object]:
+        """All that must be nothing when nothing is in flight."""
+        core = self.core
+        session = self.upstream._session
+        assert session is not None and session.connector is not None
+        counts: dict[str, object] = {
+            "flights": len(core.flights()),
+            "active": self.dispatcher.active,
+            "upstream connections in use": len(session.connector._acquired),
+            "conversations in flight": sum(c.in_flight for c in core.conversations._by_key.values()),
+        }
+        for node, load in core.load.items():
+            counts[f"{node} prompts"] = len(load.prefill)
+            counts[f"{node} transfers"] = len(load.link)
+            counts[f"{node} sequences"] = load.sequences
+            counts[f"{node} KV tokens"] = load.kv_tokens
+            counts[f"{node} running"] = len(core.residency._ledgers[node].running)
+        return {name: count for name, count in counts.items() if count}
 
-    async def settle(self, within_s: float = 2.0) -> None:
-        """Wait until it is quiet."""
-        for _ in range(round(within_s / 0.02)):
-            if self.quiet() and self.dispatcher.active == 0:
+    async def settle(self, within_s: float = 5.0) -> None:
+        """Wait until nothing is in flight; then every count must be back to zero."""
+        for _ in range(round(within_s / 0.01)):
+            if not self.busy():
                 return
-            await asyncio.sleep(0.02)
-        raise AssertionError(f"still busy: {self.core.flights()}, active {self.dispatcher.active}")
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"still busy: {self.busy()}")
+
+    def metric(self, name: str, **labels: str) -> float:
+        """A sample of the router's metrics, 0 where there is none."""
+        return self.registry.get_sample_value(name, labels) or 0.0
 
 
 @asynccontextmanager
@@ -69,7 +89,9 @@ async def installation(
     options: DispatchOptions | None = None,
     rule: Recognition = Recognition.CHAIN,
     lease_s: float = 30.0,
+    block_tokens: int | None = None,
     start_engines: bool = True,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Installation]:
     """Engines and a router in front of them."""
     engines = [*prefill, *decode, *replica]
@@ -78,13 +100,19 @@ async def installation(
             await engine.start()
     upstream = Upstream(timeouts or Timeouts(1.0, 5.0, 5.0))
     watch = NodeWatch(endpoints(*([e.url for e in role] for role in (prefill, decode, replica))), upstream)
-    clock = Clock()
+    clock = clock or Clock()
     current = Current(Publication(1, {"main": policy or Policy(1, {}, Weights(1, 1), pin_x=pin_x)}))
-    core = RouterCore(
-        current, watch.nodes(), CONNECTORS["nixl"](ConnectorOptions(lease_s=lease_s)), slos, start_s=clock.now_s()
-    )
+    connector = CONNECTORS["nixl"](ConnectorOptions(lease_s=lease_s, block_tokens=block_tokens))
+    core = RouterCore(current, watch.nodes(), connector, slos, start_s=clock.now_s())
     watch.attach(core)
     records: list[TurnRecord] = []
+    registry = CollectorRegistry()
+    metrics = RouterMetrics(registry, slos)
+
+    def keep(record: TurnRecord) -> None:
+        metrics.ended(record)
+        records.append(record)
+
     ids = count(1)
     dispatcher = Dispatcher(
         core,
@@ -94,26 +122,30 @@ async def installation(
         clock,
         random.Random(0).random,
         lambda: f"id{next(ids)}",
-        records.append,
-        RouterMetrics(CollectorRegistry(), slos),
+        keep,
+        metrics,
         options or DispatchOptions(prefill_timeout_s=5.0),
     )
     await upstream.start()
     await watch.probe_all()
-    await watch.probe_all()
-    server = uvicorn.Server(
-        uvicorn.Config(create_app(core, dispatcher, watch, upstream), port=0, log_config=None, access_log=False)
-    )
-    task = asyncio.ensure_future(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
+    config = uvicorn.Config(create_app(core, dispatcher, watch, upstream), log_config=None, access_log=False)
+    config.load()
+    server = ServerState()
+
+    def protocol() -> asyncio.Protocol:
+        return config.http_protocol_class(config=config, server_state=server, app_state={})  # type: ignore[call-arg]
+
+    # uvicorn's own Server would cost a test 0.2 s of sleep.
+    listener = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
     try:
-        yield Installation(f"http://127.0.0.1:{port}", core, dispatcher, watch, records)
+        yield Installation(f"http://127.0.0.1:{port}", core, dispatcher, watch, upstream, server, registry, records)
     finally:
-        server.should_exit = True
-        server.force_exit = True
-        await task
+        listener.close()
+        for connection in list(server.connections):
+            connection.transport.abort()
+        if server.tasks:
+            await asyncio.wait(server.tasks, timeout=2.0)
         await upstream.close()
         for engine in engines:
             await engine.stop()
