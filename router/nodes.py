@@ -122,3 +122,4 @@ class NodeWatch:
             known = self._core.nodes[node]
             known.kv_capacity_tokens = int(blocks) * int(size)
             known.block_tokens = int(size)
+            known.introduced = True

@@ -29,6 +29,8 @@ class Node:
     healthy: bool = True
     draining: bool = False
     block_tokens: int = 16
+    introduced: bool = False
+    """The engine itself told its block size and KV capacity."""
 
     def uncached_tokens(self, held: int, prompt_tokens: int) -> int:
         """What the node lacks of a prompt: hits are whole blocks, and at least one token is always computed."""
@@ -58,6 +60,8 @@ class Placement:
     prefill: NodeId | None
     decode: NodeId
     realised: Route
+    block_tokens: int | None = None
+    """Block size of the prefill node, where it is known."""
 
 
 class NoNode(Exception):
@@ -115,4 +119,5 @@ def pick(decision: Decision, features: TurnFeatures, candidates: Candidates, loa
         roomiest = max(takers, key=lambda n: (n.kv_capacity_tokens - load[n.id].kv_tokens, n.id))
         if roomiest.kv_capacity_tokens - load[roomiest.id].kv_tokens >= need:
             decode = roomiest.id
-    return Placement(features.prefill, decode, Route.PREFILL_TRANSFER)
+    told = (node.block_tokens for node in candidates.prefill if node.id == features.prefill and node.introduced)
+    return Placement(features.prefill, decode, Route.PREFILL_TRANSFER, next(told, None))

@@ -31,6 +31,7 @@ from urllib.parse import urlsplit
 
 from controller.laws import DEFAULT_LAW, LAWS
 from router.connectors import CONNECTORS
+from router.connectors.protocol import ConnectorOptions
 from router.recognition import Recognition
 from slos import phrases
 from slos.document import compose
@@ -44,6 +45,7 @@ from .contenders import START_PRICE
 
 SOURCES = ("measured", "vllm-cpu", "emulated")
 MODES = ("load_aware", "paper")
+LEASE_MARGIN_S = ConnectorOptions().margin_s
 SIGNALS = ("router", "engine")
 
 
@@ -99,6 +101,10 @@ class Settings:
                 raise ValueError(f"{name} {port} is no port; write 0..65535")
         if self.port and self.port == self.admin_port and self.host == self.admin_host:
             raise ValueError(f"listen and admin share port {self.port}; give them different ones")
+        if self.lease_s <= LEASE_MARGIN_S:
+            raise ValueError(
+                f"models.{self.model}.lease must be longer than {LEASE_MARGIN_S:g}s, as kv_lease_duration is"
+            )
         if not 0 < self.price < float("inf"):
             raise ValueError(f"control.price must be positive, got {self.price}")
         if self.pin_x is not None and not 0 <= self.pin_x <= 1:

@@ -26,7 +26,7 @@ PREFILL_PARAMS: Mapping[str, object] = {
 
 @dataclass(frozen=True, slots=True)
 class NixlConnector:
-    """`options.block_tokens`, if known, lets it check that P's blocks cover the prompt."""
+    """Where P's block size is known, from P itself or from the options, it checks that the blocks cover the prompt."""
 
     options: ConnectorOptions = field(default_factory=ConnectorOptions)
 
@@ -36,10 +36,10 @@ class NixlConnector:
             return Leg(placement.decode, Purpose.DECODE)
         leg = Leg(placement.prefill, Purpose.PREFILL, PREFILL_PARAMS)
         reply = yield leg
-        params = self._validated(leg, reply)
+        params = self._validated(leg, reply, placement.block_tokens or self.options.block_tokens)
         return Leg(placement.decode, Purpose.DECODE, params, reply.at_s + self.options.lease_s - self.options.margin_s)
 
-    def _validated(self, leg: Leg, reply: LegReply) -> Mapping[str, object]:
+    def _validated(self, leg: Leg, reply: LegReply, block: int | None) -> Mapping[str, object]:
         params = reply.kv_transfer_params
         if reply.status != 200:
             raise HandshakeError(leg, f"prefill answered {reply.status}")
@@ -61,7 +61,6 @@ class NixlConnector:
                 raise HandshakeError(leg, "kv_transfer_params hold an empty group of blocks")
             if any(type(block) is not int or block < 0 for block in (group[0], group[-1])):
                 raise HandshakeError(leg, "kv_transfer_params hold a block id that is no number")
-            block = self.options.block_tokens
             if block and len(group) * block < reply.prompt_tokens:
                 raise HandshakeError(leg, f"{len(group)} blocks do not cover {reply.prompt_tokens} prompt tokens")
         return params

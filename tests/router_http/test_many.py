@@ -89,7 +89,7 @@ async def test_fifty_conversations_with_a_third_of_their_turns_killed(seed: int)
             arrived += 1
             await handle(*args)
 
-        router.dispatcher.handle = counted  # type: ignore[method-assign]
+        router.dispatcher.handle = counted  # type: ignore[assignment, method-assign]
         await asyncio.gather(*(converse(router.url, name) for name in range(CONVERSATIONS)))
         await router.settle()
         await until(lambda: not any(engine.running for engine in engines))
