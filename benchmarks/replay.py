@@ -46,9 +46,8 @@ def main() -> int:
         print(f"skipped: no traces at {data}; name their folder with --data or TRIMTAB_DATA")
         return 0
     command = " ".join(["python", "benchmarks/replay.py", *sys.argv[1:]])
-    print(
-        f"source: emulated · {command} · {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    )
+    print(f"source: emulated · {command}")
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     began = monotonic()
     results = asyncio.run(_replay(data, arguments.speed, arguments.output_cap))
     took_s = monotonic() - began

@@ -169,44 +169,22 @@ def injected_delay_ms(tokens: int, kv_bytes_per_token: int, target_gb_s: float, 
     )
 
 
+# Medians of linear-layer kernels on an H100, scaled from a 7B to the 8B model (tokens, ms). Tiles make a staircase.
+# fmt: off
+_LINEAR_8B_H100_MS = (
+    (1, 6.4), (16, 6.6), (64, 6.66), (72, 8.11), (96, 8.21), (104, 7.19), (128, 7.2), (136, 9.48), (144, 8.49),
+    (192, 8.32), (200, 10.15), (256, 10.2), (320, 10.84), (328, 12.15), (384, 12.21), (392, 13.83),
+    (448, 13.8), (512, 13.2), (520, 16.87), (576, 16.6), (640, 17.18), (768, 20.49), (896, 22.39),
+    (1024, 22.8), (1280, 28.61), (1536, 36.01), (2048, 43.5), (4096, 89),
+)
+# fmt: on
+
 LLAMA_3_1_8B_H100 = EngineProfile(
     name="llama-3.1-8b-h100",
     model="llama-3.1-8b",
     hardware="1x H100 80GB per engine",
     provenance="fitted by hand to published measurements (4x H100, vLLM 0.13-dev); NIXL link constants are estimates",
-    # Medians of linear-layer kernels on an H100, scaled from a 7B to the 8B model; a staircase (GEMM tiles), so not monotone.
-    # fmt: off
-    linear_ms=(
-        (1, 6.4),
-        (16, 6.6),
-        (64, 6.66),
-        (72, 8.11),
-        (96, 8.21),
-        (104, 7.19),
-        (128, 7.2),
-        (136, 9.48),
-        (144, 8.49),
-        (192, 8.32),
-        (200, 10.15),
-        (256, 10.2),
-        (320, 10.84),
-        (328, 12.15),
-        (384, 12.21),
-        (392, 13.83),
-        (448, 13.8),
-        (512, 13.2),
-        (520, 16.87),
-        (576, 16.6),
-        (640, 17.18),
-        (768, 20.49),
-        (896, 22.39),
-        (1024, 22.8),
-        (1280, 28.61),
-        (1536, 36.01),
-        (2048, 43.5),
-        (4096, 89),
-    ),
-    # fmt: on
+    linear_ms=_LINEAR_8B_H100_MS,
     kv_read_ms_per_token=128 * KIB / 2.8e9,
     attention_ms_per_token2=4 * 4096 * 32 / 4.0e11,
     step_fixed_ms=1.3,
