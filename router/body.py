@@ -47,6 +47,11 @@ class ClientRequest:
     conversation_id: str | None
     local_only: bool
 
+    @property
+    def forces_tool_call(self) -> bool:
+        """The answer must be a call of a tool, which cannot be made in one token."""
+        return bytes(self.raw.get("tool_choice", b"null")) not in (b"null", b'"none"', b'"auto"')
+
 
 class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
@@ -177,9 +182,8 @@ def assistant_identity(content: str) -> bytes:
 def prefill_body(request: ClientRequest, params: Mapping[str, object]) -> bytes:
     """P's copy: one token, not streamed, with the hand-over parameters."""
     body: dict[str, object] = {name: value for name, value in request.raw.items() if name not in _NOT_FOR_PREFILL}
-    choice = request.raw.get("tool_choice")
-    if choice is not None and bytes(choice) not in (b'"none"', b'"auto"'):
-        del body["tool_choice"]  # a forced call cannot be made in one token
+    if request.forces_tool_call:
+        del body["tool_choice"]
     body["stream"] = _FALSE
     body["max_tokens"] = _ONE
     if request.api is Api.CHAT:

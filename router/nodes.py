@@ -80,7 +80,10 @@ class NodeWatch:
     async def run(self) -> None:
         """Probe for ever."""
         while True:
-            await self.probe_all()
+            try:
+                await self.probe_all()
+            except Exception:
+                log.exception("a probe failed inside the router")
             await asyncio.sleep(PROBE_S)
 
     async def _probe(self, node: NodeId) -> None:

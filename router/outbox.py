@@ -12,7 +12,7 @@ import json
 import logging
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import aiohttp
@@ -166,10 +166,19 @@ class Outbox:
 
     async def run(self) -> None:
         """All loops, for ever."""
-        loops = [self._pin_loop()]
+        loops = [self._pin_loop]
         if self._control_url is not None:
-            loops += [self._report_loop(), self._policy_loop()]
-        await asyncio.gather(*loops)
+            loops += [self._report_loop, self._policy_loop]
+        await asyncio.gather(*map(self._keep_up, loops))
+
+    async def _keep_up(self, loop: Callable[[], Awaitable[None]]) -> None:
+        """None of them ends the others, or itself, by a mistake."""
+        while True:
+            try:
+                await loop()
+            except Exception:
+                log.exception("failed inside the router")
+            await asyncio.sleep(BACKOFF_S[-1])
 
     def check_pin(self) -> None:
         """Look at the pin file once."""

@@ -5,8 +5,8 @@ other people's prompts). After a turn the chain of its request is remembered; a 
 the same messages and goes on with an answer is the conversation's next turn. So a retry gets the number it
 had before, an edited answer is still recognised, and identical openers stay two conversations: a request
 without an answer in it always begins a new one. Where several conversations share a history, the one with the
-same answer and no turn further on is meant; an answer that fits none of them begins a new one, unless it is clear
-whose was edited.
+same answer and no turn further on is meant. Where it is not clear who is meant, a new one begins: two clients never
+share a conversation.
 
 `md5_first_message` is the paper's rule (B.3): one conversation per first user message and tenant.
 """
@@ -51,8 +51,8 @@ class _Entry:
     key: ConversationKey
     number: int
     answer: bytes | None
-    advanced: bool = False
-    """A later turn of this conversation has been seen."""
+    advanced: bytes | None = None
+    """Chain of the last request that went on from here."""
 
 
 @dataclass(slots=True)
@@ -86,9 +86,9 @@ class Recogniser:
             )
             return Recognised(key, None, whole, fresh, total)
         for boundary in reversed(_turns(messages)):
-            entry = self._entry(chains[boundary], self._answer(messages[boundary]))
+            entry = self._entry(chains[boundary], self._answer(messages[boundary]), whole)
             if entry is not None:
-                entry.advanced = True
+                entry.advanced = whole
                 later = sum(1 for at in _turns(messages) if at > boundary)
                 return Recognised(entry.key, entry.number + 1 + later, whole, fresh, total)
         key = ConversationKey(tenant, model, f"new:{request_id}")
@@ -123,13 +123,17 @@ class Recogniser:
             return answers + 1 if messages else None
         return known[1] if messages and known[0] == chain else None
 
-    def _entry(self, chain: bytes, answer: bytes) -> _Entry | None:
+    def _entry(self, chain: bytes, answer: bytes, whole: bytes) -> _Entry | None:
+        """Who goes on from that chain with that answer: one who has not yet; else one whose request this was before;
+        else the only one there is."""
         entries = self._chains.get(chain, [])
-        fitting = [entry for entry in entries if entry.answer is None or entry.answer == answer]
-        if fitting:
-            return min(fitting, key=lambda entry: (entry.answer is None, entry.advanced))
-        waiting = [entry for entry in entries if not entry.advanced] if len(entries) > 1 else entries
-        return waiting[0] if len(waiting) == 1 else None
+        fitting = [e for e in entries if e.answer == answer] or [e for e in entries if e.answer is None]
+        waiting = [e for e in fitting or entries if e.advanced is None]
+        if waiting and (fitting or len(waiting) == 1):
+            return waiting[0]
+        fitting = fitting or entries
+        again = next((e for e in fitting if e.advanced == whole), None)
+        return again or (fitting[0] if len(fitting) == 1 else None)
 
     def _prefixes(self, tenant: str, model: str, messages: Sequence[Message]) -> list[bytes]:
         """The chain before each message, and after the last."""

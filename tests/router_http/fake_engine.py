@@ -108,18 +108,19 @@ class FakeEngine:
             "prompt_tokens_details": {"cached_tokens": 0},
         }
 
-    def handle(self, request: web.Request) -> Body:
-        """The `kv_transfer_params` of a prefill's answer."""
+    def handle(self, request: web.Request, body: Body) -> Body:
+        """The `kv_transfer_params` of a prefill's answer; blocks hold 16 tokens."""
+        prompt = self.usage(body)["prompt_tokens"]
         return {
             "do_remote_prefill": True,
             "do_remote_decode": False,
-            "remote_block_ids": [list(range(1, 400))],
+            "remote_block_ids": [list(range(1, -(-prompt // 16) + 1))],
             "remote_engine_id": self.name,
             "remote_request_id": f"chatcmpl-{request.headers['X-Request-Id']}-0",
             "remote_host": "127.0.0.1",
             "remote_port": 5600,
             "tp_size": 1,
-            "remote_num_tokens": 9,
+            "remote_num_tokens": prompt,
             "remote_blocks_expiry_time": 1782864000.1234567,
         }
 
@@ -130,7 +131,7 @@ class FakeEngine:
 
     async def answer(self, request: web.Request, body: Body) -> web.StreamResponse:
         if (body.get("kv_transfer_params") or {}).get("do_remote_decode"):
-            return self.prefilled(request, body, self.handle(request))
+            return self.prefilled(request, body, self.handle(request, body))
         tool = self._tool(body)
         if not body.get("stream"):
             return web.json_response({"id": "x", "choices": [self._choice(body, tool)], "usage": self.usage(body)})

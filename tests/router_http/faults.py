@@ -54,7 +54,7 @@ def hands_over(**changes: object) -> Fault:
     """A prefill's answer whose handle has these values; `...` leaves one out."""
 
     async def fault(engine: FakeEngine, request: web.Request, body: Body) -> web.StreamResponse:
-        handle = {**engine.handle(request), **changes}
+        handle = {**engine.handle(request, body), **changes}
         return engine.prefilled(request, body, {name: value for name, value in handle.items() if value is not ...})
 
     return fault

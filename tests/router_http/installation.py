@@ -89,7 +89,6 @@ async def installation(
     options: DispatchOptions | None = None,
     rule: Recognition = Recognition.CHAIN,
     lease_s: float = 30.0,
-    block_tokens: int | None = None,
     start_engines: bool = True,
     clock: Clock | None = None,
 ) -> AsyncIterator[Installation]:
@@ -102,7 +101,7 @@ async def installation(
     watch = NodeWatch(endpoints(*([e.url for e in role] for role in (prefill, decode, replica))), upstream)
     clock = clock or Clock()
     current = Current(Publication(1, {"main": policy or Policy(1, {}, Weights(1, 1), pin_x=pin_x)}))
-    connector = CONNECTORS["nixl"](ConnectorOptions(lease_s=lease_s, block_tokens=block_tokens))
+    connector = CONNECTORS["nixl"](ConnectorOptions(lease_s=lease_s))
     core = RouterCore(current, watch.nodes(), connector, slos, start_s=clock.now_s())
     watch.attach(core)
     records: list[TurnRecord] = []

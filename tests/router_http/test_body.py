@@ -36,7 +36,8 @@ def refusal(body: bytes, api: Api = Api.CHAT) -> RequestError:
 # -- D's body ----------------------------------------------------------------------------------------------------------
 
 ODD = b"""{ "model" : "m",
-  "messages":\t[ {"role": "user", "content": "\\u00e9\\ud83d\\ude42 \\/ \xc3\xa9 \\u0000"} ,{"role":"assistant" , "content":null}],
+  "messages":\t[ {"role": "user", "content": "\\u00e9\\ud83d\\ude42 \\/ \xc3\xa9 \\u0000"} ,
+ {"role":"assistant" , "content":null}],
   "temperature": 1.0, "top_p":1e-3 , "seed": 123456789012345678901234567890, "min_p": -0.0, "penalty": 1E+2,
   "stop" : [ "\\n" , "\\u0061" ], "n": 1,
   "extra": { "a" : 1, "a" : 2.50, "b":[ ] }, "user" : "\\"quoted\\"", "flag":null }"""
@@ -148,7 +149,13 @@ def test_p_is_asked_for_one_token_and_for_nothing_that_needs_more():
 
 @pytest.mark.parametrize(
     ("choice", "kept"),
-    [('"auto"', True), ('"none"', True), ('"required"', False), ('{"type":"function","function":{"name":"f"}}', False)],
+    [
+        ('"auto"', True),
+        ('"none"', True),
+        ("null", True),
+        ('"required"', False),
+        ('{"type":"function","function":{"name":"f"}}', False),
+    ],
 )
 def test_a_forced_tool_call_is_not_asked_of_p(choice: str, kept: bool):
     assert ("tool_choice" in raw(prefill_body(chat(f',"tool_choice":{choice}'), HANDLE))) is kept

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -45,7 +46,7 @@ def read(stream: bytes, cuts: list[int] | None = None, drop_usage: bool = True) 
     """Feed a stream cut at those places."""
     meter = Meter(drop_usage)
     places = [0, *sorted({cut % (len(stream) + 1) for cut in cuts or []}), len(stream)]
-    out = b"".join(meter.feed(stream[a:b]) for a, b in zip(places, places[1:], strict=False) if a < b)
+    out = b"".join(meter.feed(stream[a:b]) for a, b in pairwise(places) if a < b)
     out += meter.finish()
     usage = (
         None
@@ -90,7 +91,7 @@ def test_any_split_of_a_stream_into_reads_gives_the_same_bytes_and_measurements(
 @given(
     frames=st.lists(
         st.one_of(
-            st.builds(lambda end, text: choice(end, content=text), ENDS, st.text()),
+            st.builds(lambda end, text: choice(end, content=text), ENDS.filter(lambda end: len(end) != 3), st.text()),
             st.builds(lambda text: b": " + text.replace(b"\n", b"") + b"\n\n", st.binary(max_size=9)),
             st.just(USAGE_ONLY),
         )
@@ -228,9 +229,10 @@ def test_half_a_frame_does_not_go_out_before_its_end():
 def test_a_frame_without_an_end_is_given_up(drop: bool):
     meter = Meter(drop)
     piece = b"x" * (MAX_FRAME_BYTES // 8)
+    for _ in range(8):
+        assert meter.feed(piece) == b""
     with pytest.raises(ValueError, match="no end"):
-        for _ in range(10):
-            meter.feed(piece)
+        meter.feed(piece)
 
 
 def test_a_very_long_answer_is_measured_and_not_kept():

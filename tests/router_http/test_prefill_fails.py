@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -25,6 +26,8 @@ def limits(case: str) -> DispatchOptions:
     return DispatchOptions(prefill_timeout_s=0.15 if case == "silence" else 10.0)
 
 
+LONG = "a prompt of more than one block: " + "word " * 60
+BLOCKS = -(-(len(json.dumps(chat(LONG)["messages"])) // 4) // 16)
 FAILURES: dict[str, Fault] = {
     "500": answers(500),
     "503": answers(503),
@@ -47,7 +50,7 @@ FAILURES: dict[str, Fault] = {
     "blocks in words": hands_over(remote_block_ids=["abc"]),
     "null in a group": hands_over(remote_block_ids=[[None]]),
     "negative blocks": hands_over(remote_block_ids=[[-1] * 400]),
-    "too few blocks": hands_over(remote_block_ids=[[1]]),
+    "one block too few": hands_over(remote_block_ids=[list(range(1, BLOCKS))]),
     "null engine": hands_over(remote_engine_id=None),
     "no request id": hands_over(remote_request_id=...),
     "null request id": hands_over(remote_request_id=None),
@@ -55,14 +58,13 @@ FAILURES: dict[str, Fault] = {
     "no host": hands_over(remote_host=...),
     "null port": hands_over(remote_port=None),
 }
-LONG = "a prompt of more than one block: " + "word " * 60
 
 
 @pytest.mark.parametrize("failure", FAILURES)
 @in_loop
 async def test_the_other_p_does_it(failure: str):
     bad, good, d = FakeEngine("P0", fault=FAILURES[failure]), FakeEngine("P1"), FakeEngine("D0")
-    async with installation([bad, good], [d], options=limits(failure), block_tokens=16) as router:
+    async with installation([bad, good], [d], options=limits(failure)) as router:
         answer = await ask(router.url, chat(LONG))
         await router.settle()
         failed = sum(
@@ -83,7 +85,7 @@ async def test_the_other_p_does_it(failure: str):
 @in_loop
 async def test_d_does_it_where_no_p_is_left(failure: str, stream: bool):
     p, d = FakeEngine("P0", fault=FAILURES[failure]), FakeEngine("D0")
-    async with installation([p], [d], options=limits(failure), block_tokens=16) as router:
+    async with installation([p], [d], options=limits(failure)) as router:
         answer = await ask(router.url, chat(LONG, stream=stream))
         await router.settle()
     assert (answer.status, answer.text) == (200, "one two three four")
@@ -122,6 +124,18 @@ async def test_what_p_says_of_the_clients_request_goes_to_the_client(status: int
     assert answer.headers["content-type"].startswith("application/json")
     assert (p.calls, d.calls) == (1, 0)
     assert router.records[0].outcome is Outcome.CLIENT_ERROR
+
+
+@in_loop
+async def test_what_p_says_of_a_request_that_is_not_the_clients_is_left_to_d_to_say():
+    """P's copy has no forced tool call: a vLLM without a tool parser refuses it, and would not refuse the original."""
+    p, d = FakeEngine("P0", fault=answers(400)), FakeEngine("D0")
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    async with installation([p], [d]) as router:
+        for choice, status in (("required", 200), ("auto", 400), (None, 400)):
+            answer = await ask(router.url, chat("hello", tools=tools, tool_choice=choice))
+            assert answer.status == status
+    assert (p.calls, d.calls) == (3, 1)
 
 
 @in_loop

@@ -47,13 +47,13 @@ async def test_d_gets_the_handle_as_p_gave_it():
     assert d.bodies[0]["kv_transfer_params"] == {
         "do_remote_prefill": True,
         "do_remote_decode": False,
-        "remote_block_ids": [list(range(1, 400))],
+        "remote_block_ids": [[1]],
         "remote_engine_id": "P0",
         "remote_request_id": f"chatcmpl-{internal}-0",
         "remote_host": "127.0.0.1",
         "remote_port": 5600,
         "tp_size": 1,
-        "remote_num_tokens": 9,
+        "remote_num_tokens": p.usage(p.bodies[0])["prompt_tokens"],
         "remote_blocks_expiry_time": 1782864000.1234567,
     }
     assert p.bodies[0]["kv_transfer_params"] == {

@@ -163,7 +163,7 @@ def test_everything_in_the_picture_is_a_contender():
 
 def test_a_scenario_is_found_by_name():
     assert scenario_named("H1") is H1
-    with pytest.raises(ValueError, match="unknown scenario 'h1'; known: H1, H3, H4"):
+    with pytest.raises(ValueError, match="unknown scenario 'h1'; known: H1, H2, H3, H4"):
         scenario_named("h1")
 
 

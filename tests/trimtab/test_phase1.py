@@ -82,6 +82,14 @@ def test_the_fit_gets_rows_of_both_routes_that_met_no_backlog(calm):
         assert row.ttft_ms > 0 and 1 <= row.uncached_d <= row.prompt and 1 <= row.uncached_p <= row.prompt
 
 
+def test_a_turn_that_waited_for_others_is_no_row():
+    slow_prefill = replace(LLAMA_3_1_8B_H100, linear_ms=((1, 6.4), (128, 7.2), (1024, 100.0)))
+    rows = measure(slow_prefill, "1P_1D", Workload((128, 128), "huge_paste"), 4, 0).ttft_rows
+    for size in (128, 1152):
+        alike = [row.ttft_ms for row in rows if not row.local and row.uncached_p == size]
+        assert len(alike) > 3 and max(alike) < 1.2 * min(alike)
+
+
 def test_above_the_fits_levels_there_are_no_ttft_rows(overloaded):
     assert overloaded.cell.qps > FIT_QPS and overloaded.ttft_rows == ()
 

@@ -1,4 +1,6 @@
-"""H1, H3 and H4 are fixed: their loads and their promises, word for word. Never tune them to a result."""
+"""H1 to H4 are fixed: their loads and their promises, word for word. Never tune them to a result."""
+
+from dataclasses import replace
 
 import pytest
 
@@ -15,8 +17,8 @@ def loads(name: str) -> list[tuple[float, dict[str, float], tuple[str, ...]]]:
     ]
 
 
-def test_the_scenarios_are_h1_h3_and_h4():
-    assert list(SCENARIOS) == ["H1", "H3", "H4"]
+def test_the_scenarios_are_h1_to_h4():
+    assert list(SCENARIOS) == ["H1", "H2", "H3", "H4"]
     assert all(name == scenario.name for name, scenario in SCENARIOS.items())
 
 
@@ -24,6 +26,12 @@ def test_h1_is_agents_with_one_prefill_node_out_and_back():
     agents = {"agent": 0.9}
     assert loads("H1") == [(240, agents, ()), (240, {"agent": 0.6}, ("P1",)), (240, agents, ())]
     assert SCENARIOS["H1"].slos == promises(2.0, 0.038)
+
+
+def test_h2_is_the_short_form_of_h1():
+    agents = {"agent": 0.9}
+    assert loads("H2") == [(140, agents, ()), (100, {"agent": 0.58}, ("P1",)), (100, agents, ())]
+    assert SCENARIOS["H2"].slos == promises(2.0, 0.040)
 
 
 def test_h3_is_retrieval_chat_with_an_ingest_tenant_in_the_middle():
@@ -46,10 +54,32 @@ def test_h4_is_a_day_in_five_phases():
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
 def test_all_run_the_70b_model_on_two_prefill_and_two_decode_nodes(scenario):
     assert PROFILES[scenario.profile].model == "llama-3.1-70b" and scenario.topology == "2P_2D"
-    assert scenario.settle_s == 60.0
-    assert scenario.duration_s == {"H1": 720, "H3": 720, "H4": 1000}[scenario.name]
+    assert scenario.duration_s == {"H1": 720, "H2": 340, "H3": 720, "H4": 1000}[scenario.name]
     nodes = {f"{role}{at}" for role, count in parse_topology(scenario.topology).items() for at in range(count)}
     assert all(node in nodes for phase in scenario.phases for node in phase.out)
+
+
+def test_a_minute_after_each_change_is_not_judged_and_half_of_it_in_the_short_form():
+    settles = {
+        name: [scenario.settle_of(phase) for phase in range(len(scenario.phases))]
+        for name, scenario in SCENARIOS.items()
+    }
+    assert settles == {"H1": [60.0] * 3, "H2": [40.0, 30.0, 30.0], "H3": [60.0] * 3, "H4": [60.0] * 5}
+
+
+def test_the_same_phases_fit_into_another_time_settling_included():
+    half = SCENARIOS["H2"].lasting(170.0)
+    assert [phase.duration_s for phase in half.phases] == [70.0, 50.0, 50.0]
+    assert [half.settle_of(phase) for phase in range(3)] == [20.0, 15.0, 15.0]
+    assert [phase.rates_hz for phase in half.phases] == [phase.rates_hz for phase in SCENARIOS["H2"].phases]
+    assert half.slos == SCENARIOS["H2"].slos
+
+
+def test_the_traffic_is_a_function_of_the_seed():
+    h1 = SCENARIOS["H1"]
+    assert h1.conversations(0) == h1.conversations(0) != h1.conversations(1)
+    recorded = h1.conversations(3)[:5]
+    assert replace(h1, recorded=tuple(recorded)).conversations(9) == recorded
 
 
 def test_the_promises_are_p99_ttft_of_later_turns_and_p99_tpot_of_all_turns():

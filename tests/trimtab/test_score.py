@@ -39,6 +39,12 @@ def test_turns_accepted_within_the_settle_time_are_not_judged():
     assert found.attainment == 1.0 and found.holds_all
 
 
+def test_the_first_phase_may_settle_for_longer():
+    scenario = replace(SCENARIO, first_settle_s=50.0)
+    found = score(scenario, [at(49.9, ttft_s=9.0), at(50.0), at(129.9, ttft_s=9.0), at(130.0)], [], [])
+    assert found.attainment == 1.0 and [phase.later_turns for phase in found.phases] == [1, 1]
+
+
 def test_a_turn_belongs_to_the_phase_in_which_it_was_accepted():
     found = judged([at(99.0, ttft_s=9.0, waited_s=60.0), at(150.0)])
     assert [phase.attainment for phase in found.phases] == [0.0, 1.0]
@@ -98,6 +104,11 @@ def test_turns_that_the_end_cuts_off_before_the_slo_are_no_evidence():
 def test_an_unfinished_turn_with_a_late_first_token_is_a_miss_and_with_an_early_one_only_a_ttft():
     phase = judged([at(150.0)], [Unfinished(3, 151.0, 2.5), Unfinished(3, 152.0, 1.0)]).phases[1]
     assert phase.attainment == 0.5 and phase.later_turns == 2 and phase.p99_ttft_ms == 2500.0
+
+
+def test_an_early_first_token_of_an_unfinished_turn_is_a_ttft_sample():
+    phase = judged([at(40.0)], [Unfinished(3, 152.0, 1.0)]).phases[1]
+    assert phase.p99_ttft_ms == 1000.0 and phase.attainment is None
 
 
 def test_unfinished_turns_of_the_settle_time_and_first_turns_are_not_judged():

@@ -1,0 +1,160 @@
+"""The engines behind a router: up, down, and what they say of themselves."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from router import nodes
+from router.nodes import UNKNOWN_KV_TOKENS, NodeWatch, endpoints
+from router.placement import Node
+from router.tokens import MAX_MODELS, START_RATIO, TokenRatio
+from router.turn import NodeId, Role
+from router.upstream import Timeouts, Upstream
+
+from .client import ask, chat, in_loop, until
+from .fake_engine import FakeEngine
+from .installation import Installation, installation
+
+D0 = NodeId("D0")
+
+
+def node(router: Installation, name: str = "D0") -> Node:
+    return router.core.nodes[NodeId(name)]
+
+
+def test_endpoints_are_named_by_role_in_the_order_given():
+    found = endpoints(["http://a/", "http://b"], ["http://c"], ["http://d"])
+    assert {name: (at.url, at.role) for name, at in found.items()} == {
+        "P0": ("http://a", Role.PREFILL),
+        "P1": ("http://b", Role.PREFILL),
+        "D0": ("http://c", Role.DECODE),
+        "R0": ("http://d", Role.REPLICA),
+    }
+
+
+@in_loop
+async def test_two_failures_in_a_row_take_a_node_out_and_one_success_brings_it_back_empty():
+    d = FakeEngine("D0")
+    async with installation([], [d]) as router:
+        await ask(router.url, chat("hello"))
+        (conversation,) = router.core.conversations._by_key.values()
+        d.healthy = False
+        await router.watch.probe_all()
+        assert node(router).healthy
+        d.healthy = True
+        await router.watch.probe_all()
+        d.healthy = False
+        await router.watch.probe_all()
+        assert node(router).healthy  # not two in a row
+        assert router.core.residency.held(D0, conversation.key) > 0
+        await router.watch.probe_all()
+        assert not node(router).healthy
+        d.healthy = True
+        await router.watch.probe_all()
+        assert node(router).healthy
+        assert router.core.residency.held(D0, conversation.key) == 0
+
+
+@in_loop
+async def test_an_engine_that_is_gone_is_out_after_two_probes():
+    p, d = FakeEngine("P0"), FakeEngine("D0")
+    async with installation([p], [d]) as router:
+        await d.stop()
+        for topology in ("1P_1D", "1P"):
+            await router.watch.probe_all()
+            assert router.core.topology == topology
+
+
+@pytest.mark.parametrize(
+    ("text", "capacity", "block"),
+    [
+        ('vllm:cache_config_info{block_size="32",engine="0",num_gpu_blocks="1000"} 1.0\n', 32_000, 32),
+        ('# HELP x\nother 1\nvllm:cache_config_info{num_gpu_blocks="7",block_size="16"} 1.0\nmore 2\n', 112, 16),
+        ('vllm:cache_config_info{block_size="32",num_gpu_blocks="None"} 1.0\n', UNKNOWN_KV_TOKENS, 16),
+        ('vllm:cache_config_info{block_size="²",num_gpu_blocks="10"} 1.0\n', UNKNOWN_KV_TOKENS, 16),
+        ('vllm:cache_config_info{block_size="0",num_gpu_blocks="10"} 1.0\n', UNKNOWN_KV_TOKENS, 16),
+        ("nothing of the kind\n", UNKNOWN_KV_TOKENS, 16),
+        ("", UNKNOWN_KV_TOKENS, 16),
+    ],
+)
+@in_loop
+async def test_a_node_tells_its_memory_when_it_comes_up(text: str, capacity: int, block: int):
+    d = FakeEngine("D0", metrics=text)
+    async with installation([], [d]) as router:
+        assert (node(router).kv_capacity_tokens, node(router).block_tokens) == (capacity, block)
+        assert node(router).healthy
+        assert (await ask(router.url, chat("hello"))).status == 200
+
+
+@in_loop
+async def test_a_mistake_inside_does_not_end_the_probing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(nodes, "PROBE_S", 0.005)
+    d = FakeEngine("D0", healthy=False)
+    async with installation([], [d]) as router:
+        probe, mistakes = router.watch.probe_all, iter([ZeroDivisionError, None, KeyError])
+
+        async def now_and_then() -> None:
+            if mistake := next(mistakes, None):
+                raise mistake
+            await probe()
+
+        monkeypatch.setattr(router.watch, "probe_all", now_and_then)
+        running = asyncio.ensure_future(router.watch.run())
+        await until(lambda: next(mistakes, None) is None)
+        d.healthy = True
+        await until(lambda: node(router).healthy)
+        running.cancel()
+
+
+@in_loop
+async def test_probes_do_not_change_who_gets_what():
+    """Row 12."""
+    calls = []
+    for probing in (False, True):
+        engines = [FakeEngine("D0"), FakeEngine("D1")]
+        async with installation([], engines) as router:
+            for at in range(20):
+                await ask(router.url, chat(f"hello {at}"))
+                if probing:
+                    await router.watch.probe_all()
+        calls.append([engine.calls for engine in engines])
+    assert calls[0] == calls[1]
+
+
+def test_a_watch_without_a_core_has_all_nodes_down():
+    watch = NodeWatch(endpoints([], ["http://d"], []), Upstream(Timeouts()))
+    assert [(each.id, each.usable) for each in watch.nodes()] == [("D0", False)]
+    with pytest.raises(ValueError, match="positive"):
+        Timeouts(answer_s=0)
+
+
+# -- tokens ------------------------------------------------------------------------------------------------------------
+
+
+def test_tokens_are_estimated_by_a_ratio_that_is_learned_per_model():
+    ratio = TokenRatio()
+    assert (ratio.tokens("m", 400), ratio.tokens("m", 0)) == (round(400 / START_RATIO), 1)
+    ratio.learn("m", 300, 100)
+    assert (ratio.tokens("m", 300), ratio.tokens("other", 400)) == (100, 100)
+    for _ in range(200):
+        ratio.learn("m", 500, 100)
+    assert ratio.tokens("m", 500) == pytest.approx(100, abs=1)
+
+
+@pytest.mark.parametrize(("size", "tokens"), [(10, 15), (0, 20), (1000, 0)])
+def test_what_is_too_short_teaches_nothing(size: int, tokens: int):
+    ratio = TokenRatio()
+    ratio.learn("m", size, tokens)
+    assert ratio.tokens("m", 400) == 100
+
+
+def test_ratios_stay_sane_and_bounded():
+    ratio = TokenRatio()
+    ratio.learn("huge", 10**9, 16)
+    ratio.learn("tiny", 1, 10**9)
+    assert (ratio.tokens("huge", 160), ratio.tokens("tiny", 10)) == (10, 20)
+    for at in range(2 * MAX_MODELS):
+        ratio.learn(str(at), 300, 100)
+    assert len(ratio._ratios) == MAX_MODELS
