@@ -41,7 +41,8 @@ demo: $(STAMP) ## H1 in virtual time, then six minutes live with a status page
 	$(BIN)/trimtab demo
 
 test: $(STAMP) ## the whole test suite
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+	$(BIN)/python -m pytest -m slow
 
 check: $(STAMP) ## lint, format, types, and who may import whom
 	$(BIN)/ruff check .

@@ -258,7 +258,7 @@ class Dispatcher:
         content = await reply.body(MAX_ANSWER_BYTES)
         exchange.open_reply = None
         if reply.status != 200:
-            # Without the forced choice P's copy asks for something else (a P without a tool parser refuses it): D decides.
+            # Less its forced tool call P's copy is another request, which a P without a tool parser refuses: D decides.
             if self._is_clients_fault(reply.status) and not exchange.request.forces_tool_call:
                 self._end(exchange, Outcome.CLIENT_ERROR)
                 await self._pass_on(exchange, reply, content)

@@ -172,7 +172,7 @@ class Outbox:
         await asyncio.gather(*map(self._keep_up, loops))
 
     async def _keep_up(self, loop: Callable[[], Awaitable[None]]) -> None:
-        """None of them ends the others, or itself, by a mistake."""
+        """A mistake in one loop ends neither it nor the others."""
         while True:
             try:
                 await loop()

@@ -105,29 +105,12 @@ def serve(
     raise typer.Exit(Supervisor(settings, path).run())
 
 
-def router(
-    config: Config = None,
-    prefill: Prefill = None,
-    decode: Decode = None,
-    replica: Replica = None,
-    slo: SloOption = None,
-    table: Table = None,
-    pin_x: PinX = None,
-    host: Host = None,
-    port: Port = None,
-    admin_port: AdminPort = None,
-    state_dir: StateDir = None,
-    source: Source = None,
-    settings_file: SettingsFile = None,
-) -> None:
-    """One router process alone. It reports to the control process at the admin port, if one is there."""
+def router(config: Config = None, settings_file: SettingsFile = None) -> None:
+    """One router process alone, from a trimtab.yaml. It reports to the control process at the admin port, if one is
+    there."""
     from .router_process import run_router
 
-    settings = (
-        _read(settings_file)
-        if settings_file is not None
-        else _settings(config, prefill, decode, replica, slo, table, pin_x, host, port, admin_port, state_dir, source)
-    )
+    settings = _of_process(config, settings_file)
     set_up_logging("router")
     try:
         import uvloop
@@ -138,27 +121,11 @@ def router(
         fail(str(error), EXIT_SETTINGS)
 
 
-def control(
-    config: Config = None,
-    prefill: Prefill = None,
-    decode: Decode = None,
-    replica: Replica = None,
-    slo: SloOption = None,
-    table: Table = None,
-    admin_port: AdminPort = None,
-    port: Port = None,
-    state_dir: StateDir = None,
-    source: Source = None,
-    settings_file: SettingsFile = None,
-) -> None:
-    """One control process alone: ticks, page, API, metrics."""
+def control(config: Config = None, settings_file: SettingsFile = None) -> None:
+    """One control process alone, from a trimtab.yaml: ticks, page, API, metrics."""
     from .control_process import run_control_process
 
-    settings = (
-        _read(settings_file)
-        if settings_file is not None
-        else _settings(config, prefill, decode, replica, slo, table, None, None, port, admin_port, state_dir, source)
-    )
+    settings = _of_process(config, settings_file)
     set_up_logging("control")
     try:
         asyncio.run(run_control_process(settings))
@@ -226,11 +193,21 @@ def _settings(
         fail(str(error))
 
 
-def _read(path: Path) -> Settings:
+def _of_process(config: Path | None, settings_file: Path | None) -> Settings:
+    """What a single process runs on: the supervisor's file, or the operator's."""
+    if settings_file is None and config is None:
+        fail("name a trimtab.yaml; to do with flags alone, use `trimtab serve`")
     try:
-        return read_settings(path)
+        if settings_file is not None:
+            return read_settings(settings_file)
+        assert config is not None
+        return load_settings(config).checked()
     except StartError as error:
         fail(str(error), EXIT_SETTINGS)
+    except SpecError as error:
+        fail("\n".join(str(problem) for problem in error.problems))
+    except ValueError as error:
+        fail(str(error))
 
 
 def _share(text: str) -> float:

@@ -93,19 +93,19 @@ async def test_a_mistake_inside_does_not_end_the_probing(monkeypatch: pytest.Mon
     monkeypatch.setattr(nodes, "PROBE_S", 0.005)
     d = FakeEngine("D0", healthy=False)
     async with installation([], [d]) as router:
-        probe, mistakes = router.watch.probe_all, iter([ZeroDivisionError, None, KeyError])
+        probe, mistakes = router.watch.probe_all, [ZeroDivisionError, KeyError]
 
         async def now_and_then() -> None:
-            if mistake := next(mistakes, None):
-                raise mistake
+            if mistakes:
+                raise mistakes.pop()
             await probe()
 
         monkeypatch.setattr(router.watch, "probe_all", now_and_then)
         running = asyncio.ensure_future(router.watch.run())
-        await until(lambda: next(mistakes, None) is None)
         d.healthy = True
         await until(lambda: node(router).healthy)
         running.cancel()
+    assert not mistakes
 
 
 @in_loop

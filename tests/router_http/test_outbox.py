@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 
 from router import outbox as module
 from router.artefact import dump
@@ -275,14 +275,13 @@ async def test_many_records_do_not_wait_for_the_second_to_pass(tmp_path: Path, m
 @in_loop
 async def test_a_mistake_inside_ends_no_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     mistakes = iter([ZeroDivisionError, RecursionError])
-    whole = module.generate_latest
 
     def now_and_then(registry: CollectorRegistry) -> bytes:
         if mistake := next(mistakes, None):
             raise mistake
-        return whole(registry)
+        return generate_latest(registry)
 
-    monkeypatch.setattr(module, "generate_latest", now_and_then)
+    monkeypatch.setattr("router.outbox.generate_latest", now_and_then)
     async with both(tmp_path) as (router, control):
         await until(lambda: control.reports)
         control.offered = lambda after, have: web.Response(text="[" * 100_000)

@@ -1,0 +1,151 @@
+"""trimtab.yaml: what a good file means, and what a bad one is told."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slos.objective import Match, Signal, Slo
+from slos.spec import SpecError
+from trimtab.processes import StartError, installation_secret, read_settings, save_settings, secret_from_env
+from trimtab.settings import Settings, parse_settings
+
+GOOD = """\
+version: 1
+listen: {host: 0.0.0.0, port: 8080}
+admin: {port: 9401, token_env: ADMIN}
+state_dir: /tmp/x
+source: vllm-cpu
+models:
+  llama:
+    prefill: [http://127.0.0.1:1]
+    decode: [http://127.0.0.1:2, http://127.0.0.1:3]
+    lease: 10s
+    table: mine.json
+slos:
+  - name: later-ttft
+    objective: p99(ttft) <= 2s
+    match: {turn: ">=2"}
+control: {law: aimd, price: 0.3, table: paper, signal: engine, webhook: "http://127.0.0.1:9/h", webhook_secret_env: S}
+router: {conversation: md5_first_message, idle: 5m, gap_timeout: 10s, api_keys_env: KEYS}
+"""
+
+
+def parsed(text: str) -> Settings:
+    return parse_settings(text, "trimtab.yaml", Path("/etc/trimtab"))
+
+
+def complaints(text: str) -> list[str]:
+    with pytest.raises(SpecError) as refused:
+        parsed(text)
+    return [str(problem) for problem in refused.value.problems]
+
+
+def test_every_key_of_a_file_arrives_where_it_belongs():
+    settings = parsed(GOOD).checked()
+    assert (settings.host, settings.port, settings.admin_port, settings.admin_token_env) == (
+        "0.0.0.0",
+        8080,
+        9401,
+        "ADMIN",
+    )
+    assert (settings.model, settings.prefill, settings.lease_s) == ("llama", ("http://127.0.0.1:1",), 10.0)
+    assert settings.decode == ("http://127.0.0.1:2", "http://127.0.0.1:3")
+    assert settings.tables == ("/etc/trimtab/mine.json",)
+    assert settings.slos == (Slo("later-ttft", Signal.TTFT, 0.99, 2.0, Match(turn_min=2)),)
+    assert (settings.price, settings.mode, settings.signal, settings.source) == (0.3, "paper", "engine", "vllm-cpu")
+    assert (settings.conversation, settings.idle_s, settings.gap_timeout_s) == ("md5_first_message", 300.0, 10.0)
+    assert (settings.webhook, settings.webhook_secret_env, settings.api_keys_env) == (
+        "http://127.0.0.1:9/h",
+        "S",
+        "KEYS",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("version: 1\nmodles: {}\n", 2, ["unknown key", "models"]),
+        ("models: {m: {decode: [http://127.0.0.1:1]}}\n", 1, ["version is missing"]),
+        ("version: 2\n", 1, ["not known", "write 1"]),
+        ("version: 1\nlisten: {port: eighty}\n", 2, ["no port"]),
+        ("version: 1\nmodels: {m: {lease: 30}}\n", 2, ["no unit", "30ms"]),
+        ("version: 1\nmodels: {a: {decode: [x]}, b: {decode: [y]}}\n", 2, ["one model"]),
+        ("version: 1\nmodels: []\n", 2, ["must map model names"]),
+        ("version: 1\nmodels: {m: {connector: nixle}}\n", 2, ["nixle", "nixl"]),
+        ("version: 1\ncontrol: {law: amid}\n", 2, ["amid", "aimd"]),
+        ("version: 1\ncontrol: {price: cheap}\n", 2, ["no number"]),
+        ("version: 1\nslos: [{name: x, objective: p99(ttft) <= 2}]\n", 2, ["no unit"]),
+        ("version: 1\nslo_file: nowhere.yaml\n", 2, ["nowhere.yaml"]),
+        ("version: 1\nslos: [{name: x, objective: p99(ttft) <= 2s}]\nslo_file: a.yaml\n", 3, ["keep one"]),
+        ("version: 1\nrouter: {idle: soon}\n", 2, ["soon"]),
+    ],
+)
+def test_a_bad_file_names_the_line_and_the_fix(text, line, words):
+    told = complaints(text)
+    assert any(f"trimtab.yaml:{line}:" in item and all(word in item for word in words) for item in told), told
+
+
+def test_all_problems_are_told_at_once():
+    assert len(complaints("version: 3\nlisten: {port: x}\nwrong: 1\n")) == 3
+
+
+@given(st.text(max_size=200))
+def test_no_text_is_answered_with_a_traceback(text):
+    with contextlib.suppress(SpecError):
+        parsed(text)
+
+
+@given(st.integers(0, len(GOOD) - 1), st.integers(0, 40), st.text(max_size=6))
+def test_no_damaged_file_is_answered_with_a_traceback(at, length, put):
+    with contextlib.suppress(SpecError, ValueError):
+        parsed(GOOD[:at] + put + GOOD[at + length :]).checked()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"decode": ()}, "nobody decodes"),
+        ({"decode": ("https://x:1",)}, "no engine address"),
+        ({"decode": ("http://x:1/v1",)}, "no engine address"),
+        ({"decode": ("http://x:1",), "prefill": ("http://x:1/",)}, "named twice"),
+        ({"port": 70000}, "no port"),
+        ({"port": 9400}, "share port"),
+        ({"price": -1.0}, "positive"),
+        ({"pin_x": 1.5}, "share"),
+        ({"lease_s": 1.0}, "lease"),
+    ],
+)
+def test_settings_that_cannot_work_together_are_refused(change, words):
+    with pytest.raises(ValueError, match=words):
+        dataclasses.replace(Settings(decode=("http://127.0.0.1:1",)), **change).checked()
+
+
+def test_the_children_read_what_the_supervisor_wrote(tmp_path):
+    settings = dataclasses.replace(parsed(GOOD), state_dir=str(tmp_path)).checked()
+    assert read_settings(save_settings(settings)) == settings
+
+
+def test_a_damaged_settings_file_is_a_start_error(tmp_path):
+    (tmp_path / "settings.json").write_text("{")
+    with pytest.raises(StartError):
+        read_settings(tmp_path / "settings.json")
+
+
+def test_the_installations_secret_is_made_once_and_private(tmp_path):
+    first = installation_secret(tmp_path)
+    assert installation_secret(tmp_path) == first
+    assert len(first) == 32
+    assert (tmp_path / "secret").stat().st_mode & 0o077 == 0
+
+
+def test_a_named_secret_that_is_not_set_is_said(monkeypatch):
+    monkeypatch.delenv("TRIMTAB_X", raising=False)
+    with pytest.raises(StartError, match="TRIMTAB_X"):
+        secret_from_env("TRIMTAB_X")
+    assert secret_from_env("") is None
