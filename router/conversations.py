@@ -59,6 +59,10 @@ class Conversations:
             known.last_used_s = now_s
         return known
 
+    def peek(self, key: ConversationKey) -> Conversation | None:
+        """The conversation of that key, untouched, if there is one."""
+        return self._by_key.get(key)
+
     def forget_node(self, node: NodeId) -> None:
         """A decode node is gone: its conversations need another."""
         for conversation in self._by_key.values():

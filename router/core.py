@@ -42,7 +42,7 @@ from .policy import Policy
 from .record import TurnRecord
 from .residency import Residency
 from .stopwatch import Stopwatch
-from .turn import NodeId, Reason, Role, Turn
+from .turn import ConversationKey, NodeId, Reason, Role, Turn
 
 MAX_ATTEMPTS = 4
 UNKNOWN_WORK_MS = 1000.0
@@ -269,6 +269,11 @@ class RouterCore:
             for f in self._flights.values()
             if f.watch.first_s is None
         ]
+
+    def context_of(self, key: ConversationKey) -> int:
+        """Prompt and answer of the conversation's last answered turn, in tokens; 0 for an unknown one."""
+        known = self.conversations.peek(key)
+        return 0 if known is None else known.context_tokens
 
     def is_in_flight(self, flight: Flight) -> bool:
         """Whether the turn has not ended."""

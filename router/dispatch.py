@@ -173,8 +173,11 @@ class Dispatcher:
         tenant = tenant_of(self._recogniser.secret, api_key)
         internal_id = self._new_id()
         found = self._recogniser.recognise(tenant, request.model, given, request.messages, internal_id)
-        fresh_bytes = found.new_bytes if request.messages else request.prompt_bytes
-        new_tokens = self._ratio.tokens(request.model, fresh_bytes)
+        whole = self._ratio.tokens(request.model, request.prompt_bytes)
+        if request.messages:
+            new_tokens = self._ratio.tokens(request.model, found.new_bytes)
+        else:  # a raw prompt holds its history: what goes beyond the known context is new
+            new_tokens = max(1, whole - self._core.context_of(found.key))
         turn = Turn(
             request_id=internal_id,
             key=found.key,
@@ -183,7 +186,7 @@ class Dispatcher:
             streaming=request.stream,
             accepted_s=now_s,
             local_only=request.local_only,
-            history_tokens=max(0, self._ratio.tokens(request.model, request.prompt_bytes) - new_tokens),
+            history_tokens=max(0, whole - new_tokens),
             number=found.number,
         )
         try:

@@ -39,6 +39,7 @@ from .wire import (
 log = logging.getLogger("trimtab.outbox")
 
 REPORT_S = 1.0
+FLUSH_S = 3.0
 PIN_S = 0.5
 MAX_WAITING_RECORDS = 20_000
 LONG_POLL_S = 25.0
@@ -228,6 +229,16 @@ class Outbox:
                 else:
                     self._unacked = report
                     failures += 1
+
+    async def flush(self) -> None:
+        """Send what is left, once; for the end of the process."""
+        if self._control_url is None:
+            return
+        async with self._session(total_s=FLUSH_S) as session:
+            while self._unacked is not None or self._records:
+                if not await self._send(session, self._unacked or self._next_report()):
+                    return
+                self._unacked = None
 
     def _next_report(self) -> Report:
         self.update_gauges()

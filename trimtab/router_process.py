@@ -122,6 +122,7 @@ async def run_router(settings: Settings, name: str = "router-0") -> None:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await outbox.flush()
     finally:
         await upstream.close()
 
