@@ -178,9 +178,8 @@ async def _talk(scenario: Scenario, installation: Installation, crowd: Crowd, sa
         status = await installation.status()
         headline = status.get("headline", "the control process does not answer; the router goes on alone")
         recent = [turn for turn in crowd.turns if turn.turn > 1 and turn.accepted_s > crowd.now_s - 30]
-        local = f"; {sum(turn.went_local for turn in recent) / len(recent):.0%} of later turns local" if recent else ""
-        counts = f"{len(crowd.turns)} turns answered, {len(crowd.waiting)} waiting"
-        say(f"{crowd.now_s:4.0f} s  {headline}  {counts}{local}")
+        local = f", {sum(turn.went_local for turn in recent) / len(recent):.0%} local" if recent else ""
+        say(f"{crowd.now_s:4.0f} s  {headline} {len(crowd.turns)} turns, {len(crowd.waiting)} waiting{local}")
 
 
 def _start(folder: Path, command: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
