@@ -9,7 +9,7 @@ P99 at 95 %. Misses come in bursts; the design effect (variance of their number 
 >= 1) says how many turns carry the evidence of one, and divides both counts.
 
 Log-odds: z = ln((k + m eps) / (n - k + m (1 - eps))) - logit(eps), the prior m = 50 turns of exactly eps, so
-that no data means z = 0 (`control.md` section 2.1). z > 0 means more misses than promised. Its variance is
+that no data means z = 0. z > 0 means more misses than promised. Its variance is
 design effect x (1 / (k + m eps) + 1 / (n - k + m (1 - eps))).
 
 Counts may be fractions, as discounted counts are. Needs scipy: the control process imports this, the router

@@ -3,7 +3,7 @@
 Lengths are near lognormal, so the state is in ln tokens: per conversation an average that forgets (weight
 alpha = .4 for the newest reply), drawn towards the model's own average as if that were k0 = 2 replies. Such
 an average never carries more than (2 - alpha) / alpha = 4 replies' worth of evidence, so long conversations
-count as 4. The estimate is the median of the lognormal, and max_tokens caps it (`control.md` section 3; a
+count as 4. The estimate is the median of the lognormal, and max_tokens caps it (a
 learned predictor was judged not worth its cost).
 
 A conversation's state is a small value that its owner keeps; here is one average a model, and the number of

@@ -2,8 +2,7 @@
 
 For a horizon T the rate is sum over events of exp(-age / T) / T. Soon after the start the sum has not filled
 yet, so it is divided by 1 - exp(-elapsed / T). The result is the geometric mean of a fast (10 s) and a slow
-(60 s) horizon: it follows a step within seconds, and is calmer than the fast one alone (`control.md` section
-3).
+(60 s) horizon: it follows a step within seconds, and is calmer than the fast one alone.
 """
 
 import math

@@ -65,7 +65,7 @@ class Placement:
 
 
 class NoNode(Exception):
-    """Nothing can decode: every decode node and replica is down or draining."""
+    """Nothing can serve the turn: no decode node or replica is usable, or every plan for it has failed."""
 
 
 def eligible(conversation: Conversation, nodes: Iterable[Node], avoid: frozenset[NodeId] = frozenset()) -> Candidates:

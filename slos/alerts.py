@@ -12,7 +12,7 @@ An evaluation judges the counts of the last few minutes (`ledger.py`), every 30 
 
 Breaching twice in a row fires. Windows overlap, so chances add up: at confidence .999 a service at .9 % of an
 allowed 1 % fires once in four days at 2 turns a second (at .99 twice a day; "P99 > threshold" would 180 times a
-day, `slos.md` 2.4). 20 % slow fires after 120, 90 and 60 s at .5, 2 and 10 turns a second, 5 % after 330, 180
+day). 20 % slow fires after 120, 90 and 60 s at .5, 2 and 10 turns a second, 5 % after 330, 180
 and 120 s, 3 % after 1350, 270 and 180 s (medians of tests/slos/test_alerts.py's traffic). After more than 3
 alarms within an hour a recovery is held until one of them is an hour old, so a service that flaps gives at most
 4 pairs of messages an hour.

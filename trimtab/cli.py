@@ -42,7 +42,7 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Trimtab: P99 promises that hold on vLLM with separate prefill and decode nodes."""
+    """Trimtab: SLO-driven routing for vLLM with separate prefill and decode nodes."""
 
 
 @app.command()

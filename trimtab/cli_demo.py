@@ -103,7 +103,7 @@ def _live(scenario: Scenario, jobs: int) -> Outcome:
 
 
 def _show(outcome: Outcome) -> None:
-    out.print(result_table(outcome, command_line(), commit()))
+    out.print(result_table(outcome, command_line(), commit(), out.width))
     _warn(outcome)
 
 

@@ -58,7 +58,7 @@ def threshold(tokens: int) -> Decider:
 PROTOTYPE = fixed_rule(lambda f: f.n_in < 512)
 """The rule in front of the table in the prototype of the paper's authors: fewer than 512 new tokens."""
 DYNAMO = fixed_rule(lambda f: f.uncached_d < 2048 and f.uncached_d / f.prompt_tokens < 0.7)
-"""Dynamo's documented default: little to prefill, and most of the prompt cached."""
+"""Dynamo's documented default: little to prefill, and at least three tenths of the prompt cached."""
 THRESHOLDS = (1024, 1536, 2048, 4096)
 
 
@@ -69,6 +69,8 @@ def contenders(tables: dict[TableKey, Tables]) -> dict[str, Contender]:
     entries = [
         Contender("controller", priced, law),
         Contender("price_0.4", priced),
+        Contender("price_0.03", replace(priced, weights=Weights.from_price(0.03))),
+        Contender("price_2.9", replace(priced, weights=Weights.from_price(2.9))),
         Contender("controller_start_0.03", replace(priced, weights=Weights.from_price(0.03)), law),
         Contender("controller_start_2.9", replace(priced, weights=Weights.from_price(2.9)), law),
         Contender("paper_table", replace(priced, mode="paper", weights=Weights(1, 1))),

@@ -204,7 +204,7 @@ def as_json(outcome: Outcome, command: str, commit: str) -> str:
         "model": outcome.scenario.profile,
         "topology": outcome.scenario.topology,
         "command": command,
-        "commit": commit,
+        "commit": commit.removeprefix("commit "),
         "policies": policies,
     }
     return json.dumps(document, indent=1) + "\n"

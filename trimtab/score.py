@@ -1,5 +1,4 @@
-"""How a run is judged: attainment and hold per phase, as the issue tracker and docs/reference/demo.md define
-them.
+"""How a run is judged: attainment and hold per phase, as docs/reference/demo.md defines them.
 
 Per phase, without its first `settle_s`, by the time a turn was accepted: P99 TTFT of later turns and P99 TPOT
 of all turns with at least 8 tokens, against the SLOs (hold: both inside). Attainment J: the share of later
@@ -109,7 +108,7 @@ def _phase(
 ) -> PhaseScore:
     ttft: list[float] = [inf] * refused
     tpot: list[float] = []
-    met, later, local = 0, refused, 0
+    met, later, ended, local = 0, refused, 0, 0
     for record in records:
         long_enough = record.output_tokens >= LAW_MIN_OUTPUT_TOKENS and record.tpot_s is not None
         if long_enough and record.tpot_s is not None:
@@ -117,6 +116,7 @@ def _phase(
         if record.turn < 2:
             continue
         later += 1
+        ended += 1
         local += record.went_local
         answered = record.outcome is Outcome.COMPLETED and record.ttft_s is not None
         ttft.append(record.ttft_s if answered and record.ttft_s is not None else inf)
@@ -137,5 +137,5 @@ def _phase(
         (p99_ttft is None or p99_ttft <= ttft_slo_s) and (p99_tpot is None or p99_tpot <= tpot_slo_s),
         met / later if later else None,
         later,
-        local / later if later else None,
+        local / ended if ended else None,
     )

@@ -29,6 +29,8 @@ def test_they_are_the_controller_constants_the_papers_table_the_ends_and_fixed_r
     assert list(ALL) == [
         "controller",
         "price_0.4",
+        "price_0.03",
+        "price_2.9",
         "controller_start_0.03",
         "controller_start_2.9",
         "paper_table",

@@ -115,7 +115,7 @@ def test_one_seed_has_a_margin_and_no_interval():
 def test_the_json_names_its_source_command_commit_and_seeds(two_policies):
     document = json.loads(as_json(two_policies, "the command", "commit abc"))
     assert document["source"] == "emulated"
-    assert (document["command"], document["commit"], document["seeds"]) == ("the command", "commit abc", [0, 1])
+    assert (document["command"], document["commit"], document["seeds"]) == ("the command", "abc", [0, 1])
     assert (document["scenario"], document["topology"]) == ("short", "2P_2D")
     assert document["slos"] == {"later-ttft": 2.0, "tpot": 0.038}
     assert list(document["policies"]) == [HERO, "x1"]
