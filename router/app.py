@@ -1,6 +1,6 @@
 """The router's HTTP face: the hot POST routes go straight to the dispatcher, everything else is FastAPI.
 
-POST /v1/chat/completions, /v1/completions    ahead of FastAPI (described in its OpenAPI document by hand)
+POST /v1/chat/completions, /v1/completions    ahead of FastAPI
 GET  /v1/models                               what the engines say
 GET  /health                                  this process answers
 GET  /ready                                   it can serve: a publication and somebody to decode

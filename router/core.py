@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from estimators.length import LengthEstimator
 from estimators.rate import EventRate
 from slos.counts import SloCounts
-from slos.objective import Outcome, Slo, judge
+from slos.objective import Measured, Outcome, Slo, judge
 
 from .connectors.protocol import Connector, Handshake, HandshakeError, Leg, LegReply, Purpose
 from .conversations import Conversation, Conversations
@@ -39,7 +39,7 @@ from .placement import (
     pick,
 )
 from .policy import Policy
-from .record import TurnRecord
+from .record import Refused, TurnRecord
 from .residency import Residency
 from .stopwatch import Stopwatch
 from .turn import ConversationKey, NodeId, Reason, Role, Turn
@@ -157,7 +157,11 @@ class RouterCore:
         conversation = self.conversations.open(turn.key, now_s)
         self._rate.update(1, now_s)
         number = turn.number if turn.number is not None else conversation.turns + 1
-        features, candidates, decision = self._plan(turn, number, conversation, frozenset(), now_s, coin)
+        try:
+            features, candidates, decision = self._plan(turn, number, conversation, frozenset(), now_s, coin)
+        except NoNode:
+            self._judge(Refused(turn.model, number, turn.streaming))
+            raise
         placement = pick(decision, features, candidates, self.load)
         flight = Flight(
             turn,
@@ -413,6 +417,9 @@ class RouterCore:
             cached_tokens=cached_tokens,
             outcome=outcome,
         )
-        for slo in self._slos:
-            self.counts.add(slo.name, judge(slo, record))
+        self._judge(record)
         return record
+
+    def _judge(self, measured: Measured) -> None:
+        for slo in self._slos:
+            self.counts.add(slo.name, judge(slo, measured))

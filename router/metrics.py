@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from slos.objective import Outcome, Signal, Slo
 
+from .errors import Code
 from .record import TurnRecord
 from .turn import Reason, Route
 
@@ -82,6 +83,8 @@ class RouterMetrics:
         self.dropped = _gauge(DROPPED, registry)
         for route in Route:  # a series that begins at its first event loses that event to rate()
             self._turns.labels(route.value, Reason.SCORE.value, Outcome.COMPLETED.value)
+        for code in Code:
+            self._refused.labels(code.value)
         for later in ("0", "1"):
             self._ttft.labels(later)
 

@@ -14,6 +14,21 @@ from .turn import Route
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """A turn that no node could take: it leaves no record, but the SLOs judge it (`slos.objective.Measured`)."""
+
+    model: str
+    turn: int
+    streaming: bool
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+    output_tokens: int = 0
+    outcome: Outcome = Outcome.REJECTED
+    waited_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class TurnRecord:
     """One ended turn. It satisfies `slos.objective.Measured`."""
 

@@ -50,7 +50,8 @@ class Reason(StrEnum):
     DECODE_FAILED = "decode_failed"
     """A decode leg failed before anything was sent; the turn was planned again."""
     LOCAL_ONLY = "local_only"
-    """The request asks for something that a transferred prompt cannot give (n > 1, echo, prompt_logprobs)."""
+    """The request asks for something that a transferred prompt cannot give (n > 1, echo,
+    prompt_logprobs, beam search, several prompts, prompt embeddings)."""
     NO_TABLE = "no_table"
     """No table for this model: the traditional route."""
     NO_DATA = "no_data"

@@ -13,7 +13,7 @@ from router.nodes import endpoints
 
 from .control import Control, ControlError, run_control
 from .policies import artefacts, tables_of
-from .processes import StartError, secret_from_env, state_dir
+from .processes import StartError, admin_url, secret_from_env, state_dir
 from .settings import Settings
 
 
@@ -66,7 +66,7 @@ def _extend(control: Control, settings: Settings) -> None:
         webhook_url=settings.webhook or None,
         secret=secret_from_env(settings.webhook_secret_env),
         service=Path(settings.state_dir).name if settings.model == "*" else settings.model,
-        external_url=f"http://{settings.admin_host}:{settings.admin_port}",
+        external_url=admin_url(settings),
         kept=store.document("alerts"),
         keep=lambda text: store.put_document("alerts", text, loop.wall()),
     )

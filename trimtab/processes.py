@@ -97,6 +97,12 @@ def secret_from_env(name: str) -> str | None:
     return value
 
 
+def admin_url(settings: Settings) -> str:
+    """Where the control process listens."""
+    host = f"[{settings.admin_host}]" if ":" in settings.admin_host else settings.admin_host
+    return f"http://{host}:{settings.admin_port}"
+
+
 def bound_socket(host: str, port: int, what: str) -> socket.socket:
     """A listening address, or a StartError that says who is in the way."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -30,7 +30,7 @@ from router.record import TurnRecord
 from router.upstream import Timeouts, Upstream
 
 from .policies import artefacts, first_policy
-from .processes import bound_socket, installation_secret, secret_from_env, state_dir
+from .processes import admin_url, bound_socket, installation_secret, secret_from_env, state_dir
 from .settings import Settings
 
 log = logging.getLogger("trimtab.router")
@@ -65,7 +65,7 @@ async def run_router(settings: Settings, name: str = "router-0") -> None:
         last,
         name=name,
         boot=secrets.token_hex(8),
-        control_url=_control_url(settings),
+        control_url=admin_url(settings) if settings.admin_port else None,
         token=secret_from_env(settings.admin_token_env),
         state_dir=folder,
         now_s=clock.now_s,
@@ -158,8 +158,3 @@ def _first_publication(settings: Settings, cache: TableCache, last: LastPublicat
         log.info("starting from publication %d on disk", kept.version)
         return kept
     return Publication(0, {"main": first_policy(settings, found, 0)})
-
-
-def _control_url(settings: Settings) -> str | None:
-    host = f"[{settings.admin_host}]" if ":" in settings.admin_host else settings.admin_host
-    return f"http://{host}:{settings.admin_port}" if settings.admin_port else None

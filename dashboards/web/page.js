@@ -408,7 +408,7 @@ function drawSlos(model) {
     const share = slo.good_share === null ? "–" : percent(slo.good_share, 2);
     const alert = (view.status.alerts || {})[slo.slo];
     const verdict = alert && alert.state === "firing" ? word("alert firing", "bad") : slo.kept === null ? word("no turns yet", "dim") : slo.kept ? word("kept", "good") : word("missed", "bad");
-    return [slo.promise, now === null ? word("–", "dim") : word(seconds(now), over ? "bad" : ""), share, count(slo.valid), count(slo.bad), verdict];
+    return [el("span", { id: `slo-${slo.slo}` }, slo.promise), now === null ? word("–", "dim") : word(seconds(now), over ? "bad" : ""), share, count(slo.valid), count(slo.bad), verdict];
   });
   table("slos", columns, rows, "No SLO is declared: nothing drives the price.");
 }

@@ -32,8 +32,8 @@ SPEED = 4.0
 
 
 @contextlib.asynccontextmanager
-async def installed(folder: Path, topology: str = "1P_2D") -> AsyncIterator[Installation]:
-    installation = await install(folder, PROFILE, topology, promises(2.0, 0.05), speed=SPEED)
+async def installed(folder: Path, topology: str = "1P_2D", ttft_s: float = 2.0) -> AsyncIterator[Installation]:
+    installation = await install(folder, PROFILE, topology, promises(ttft_s, 0.05), speed=SPEED)
     try:
         yield installation
     finally:
@@ -82,11 +82,12 @@ def price(installation: Installation) -> tuple[float, int]:
 
 def test_streams_go_on_while_the_control_process_is_dead_and_it_comes_back_without_a_jump(tmp_path):
     async def scene() -> None:
-        async with installed(tmp_path) as installation:
-            crowd = crowd_for(installation, 60.0)
-            running = asyncio.ensure_future(crowd.run(80.0))
-            await until(lambda: len(crowd.turns) > 20)
+        # A promise that cannot be kept moves the price, so that going on where it was is not the start price by chance.
+        async with installed(tmp_path, ttft_s=0.001) as installation:
+            crowd = crowd_for(installation, 140.0, 3.0)
+            running = asyncio.ensure_future(crowd.run(160.0))
             await until(lambda: bool(get(f"{installation.admin_url}/api/v1/status")[1].get("models")))
+            await until(lambda: price(installation)[0] < 0.35, 30.0)
             before, version = price(installation)
             victim = children(installation)["control"]
             os.kill(victim, signal.SIGKILL)
@@ -95,8 +96,8 @@ def test_streams_go_on_while_the_control_process_is_dead_and_it_comes_back_witho
             await until(lambda: bool(get(f"{installation.admin_url}/api/v1/status")[1].get("models")))
             after, later_version = price(installation)
             await running
-            assert after == pytest.approx(before)
-            assert later_version >= version
+            assert 0.6 * before < after <= before * 1.01, "at most two more ticks of the same law"
+            assert later_version > version
             assert crowd.turns
             assert all(turn.outcome is Outcome.COMPLETED for turn in crowd.turns)
             assert all(turn.text_matches for turn in crowd.turns)

@@ -319,6 +319,8 @@ def test_a_turn_that_nobody_can_decode_is_refused_and_leaves_nothing():
     assert run.core.flights() == []
     assert run.core.conversations.open(key(), 0.0).in_flight == 0
     assert run.load(P0) == NOTHING
+    assert run.core.counts.snapshot()["success"] == Count(valid=1, bad=1), "an outage spends the success budget"
+    assert run.core.counts.snapshot()["tpot"] == Count(excluded=1), "it has no latency"
 
 
 def test_without_p_nodes_turns_are_local_and_say_why():
