@@ -42,6 +42,7 @@ class Play:
         self.run = fleet(NAMES, POLICIES[policy_name], capacity=CAPACITY)
         self.flying: list[Flight] = []
         self.ended = 0
+        self.refused = 0
 
     def step(self, action: str, which: int, amount: float) -> None:
         if action == "wait":
@@ -58,6 +59,7 @@ class Play:
         try:
             flight = self.run.accept(conversation, new_tokens, coin * 0.999)
         except NoNode:
+            self.refused += 1
             return
         self.flying.append(flight)
         self.go(flight, lambda: self.run.core.next_leg(flight, None, self.run.now_s))
@@ -173,7 +175,7 @@ def test_books_are_right_at_every_step_and_empty_at_the_end(held, steps):
     check_rest(play.run)
     counts = play.run.core.counts.snapshot()
     assert {slo.name for slo in SLOS} == counts.keys()
-    assert all(count.valid + count.excluded == play.ended for count in counts.values())
+    assert all(count.valid + count.excluded == play.ended + play.refused for count in counts.values())
 
 
 @given(steps=steps)
