@@ -255,7 +255,7 @@ SECRET = "a-secret"
         (b'"a-secret"', "object"),
         (b"null", "object"),
         (b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "deep"),
-        (b'{"x":' + b'{"y":' * 3000 + b"1" + b"}" * 3001, "deep"),
+        (b'{"x":' + b'{"y":' * 100_000 + b"1" + b"}" * 100_001, "deep"),
         (b'{"messages":["a-secret"]}', "model"),
         (b'{"model":"","messages":["a-secret"]}', "model"),
         (b'{"model":["a-secret"]}', "model"),

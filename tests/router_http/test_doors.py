@@ -92,7 +92,7 @@ SECRET = "a secret of the client's"
         (CHAT, b'{"messages":[{"role":"user","content":"a secret of the client\'s"}]}', "model"),
         (CHAT, b'{"model":"m","messages":[{"role":"user"}],"max_tokens":"a secret of the client\'s"}', "max_tokens"),
         (COMPLETIONS, b'{"model":"m"}', "prompt"),
-        (CHAT, b'{"model":"m","messages":' + b"[" * 5000 + b"]" * 5000 + b"}", "deep"),
+        (CHAT, b'{"model":"m","messages":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "deep"),
     ],
 )
 @in_loop
