@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from router.artefact import SOURCES, load
-from router.policy import TableKey, Tables
+from router.policy import MODES, TableKey, Tables
 from slos.objective import Slo
 
 from .laws import DEFAULT_LAW, LAWS
@@ -49,7 +49,7 @@ class ControlConfig:
             raise ValueError(f"source {self.source!r} is none of {', '.join(SOURCES)}")
         if self.law is not None and self.law not in LAWS:
             raise ValueError(f"law {self.law!r} is none of {', '.join(LAWS)}")
-        if self.mode not in ("load_aware", "paper"):
+        if self.mode not in MODES:
             raise ValueError(f"mode must be load_aware or paper, got {self.mode!r}")
         if not 0 < self.start_price < float("inf"):
             raise ValueError(f"start_price must be finite and > 0, got {self.start_price}")

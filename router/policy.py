@@ -19,6 +19,8 @@ from .table import LoadAwareTable
 from .turn import NodeId
 
 FORMAT = 1
+MODES = ("load_aware", "paper")
+"""Which of its tables a policy decides by."""
 ANY_MODEL = "*"
 """Model of a table that an operator gave for whatever the engines serve."""
 
@@ -86,7 +88,7 @@ class Policy:
     sha256: str = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.mode not in ("load_aware", "paper"):
+        if self.mode not in MODES:
             raise ValueError(f"policy mode must be load_aware or paper, got {self.mode!r}")
         if self.pin_x is not None and not 0 <= self.pin_x <= 1:
             raise ValueError(f"pin_x is a share of turns, 0..1, got {self.pin_x}")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -70,6 +71,7 @@ def command_line() -> str:
     return shlex.join(["trimtab", *sys.argv[1:]])
 
 
+@cache
 def commit() -> str:
     """The commit of this checkout, `unknown` outside one."""
     try:

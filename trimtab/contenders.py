@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from controller.config import START_PRICE
 from controller.laws import DEFAULT_LAW, LAWS
 from controller.laws.protocol import Law
 from router.core import Decider
@@ -18,9 +19,6 @@ from router.decision import Decision, decide
 from router.features import TurnFeatures
 from router.policy import Policy, TableKey, Tables, Weights
 from router.turn import Reason, Route
-
-START_PRICE = 0.4
-"""ms of TTFT per ms × sequence: .2–.6 was right wherever it was known."""
 
 
 @dataclass(frozen=True, slots=True)

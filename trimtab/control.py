@@ -16,7 +16,6 @@ import fcntl
 import logging
 import os
 import signal
-import socket
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import IO
@@ -35,16 +34,13 @@ from controller.store import Store
 from dashboards.page import mount
 
 from . import __version__
+from .processes import StartError, bound_socket
 
 log = logging.getLogger("trimtab.control")
 
 FLUSH_S = 5.0
 SHUTDOWN_S = 3
 MAX_CONNECTIONS = 512
-
-
-class ControlError(Exception):
-    """The process cannot start; the message says why and what to do."""
 
 
 @dataclass(slots=True)
@@ -65,9 +61,9 @@ class Control:
     _flushing: asyncio.Task[bool] | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve and tick until `stop` is set. Raises ControlError where the port cannot be had."""
+        """Serve and tick until `stop` is set. Raises StartError where the port cannot be had."""
         config = self.config
-        listener = _listen(config.host, config.port)
+        listener = bound_socket(config.host, config.port, "the control process")
         self.port = listener.getsockname()[1]
         server = _Server(
             uvicorn.Config(
@@ -164,7 +160,7 @@ async def run_control(
     extend: Callable[[Control], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
-    """Run a control process until SIGTERM or SIGINT, or until `stop` is set. Raises ControlError where it cannot
+    """Run a control process until SIGTERM or SIGINT, or until `stop` is set. Raises StartError where it cannot
     start."""
     stop = stop or asyncio.Event()
     with _alone(config), _signals(stop):
@@ -182,19 +178,6 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(128)  # now, so that nobody is refused who knows that the process is there
-    except OSError as error:
-        listener.close()
-        raise ControlError(f"cannot listen on {host}:{port}: {error.strerror}") from None
-    return listener
-
-
 @contextlib.contextmanager
 def _alone(config: ControlConfig) -> Iterator[None]:
     """Two control processes on one state folder would undo each other's work."""
@@ -209,7 +192,7 @@ def _alone(config: ControlConfig) -> Iterator[None]:
         lock.seek(0)
         owner = lock.read(20).strip() or "unknown"
         lock.close()
-        raise ControlError(
+        raise StartError(
             f"{config.state_dir} is in use by another control process (pid {owner}): stop it, or use another state_dir"
         ) from None
     except OSError as error:  # a file system without locks, or one that cannot be written: the store says more

@@ -11,7 +11,7 @@ from controller.observed import AlertCollector, EngineCollector, alert_status, e
 from controller.scrape import Scraper
 from router.nodes import endpoints
 
-from .control import Control, ControlError, run_control
+from .control import Control, run_control
 from .policies import artefacts, tables_of
 from .processes import StartError, admin_url, secret_from_env, state_dir
 from .settings import Settings
@@ -19,11 +19,7 @@ from .settings import Settings
 
 async def run_control_process(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT. Raises StartError where it cannot start."""
-    config = control_config(settings)
-    try:
-        await run_control(config, extend=lambda control: _extend(control, settings))
-    except ControlError as error:
-        raise StartError(str(error)) from None
+    await run_control(control_config(settings), extend=lambda control: _extend(control, settings))
 
 
 def control_config(settings: Settings) -> ControlConfig:

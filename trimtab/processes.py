@@ -16,6 +16,7 @@ from slos.objective import Match, Signal, Slo
 
 from .settings import Settings
 
+BACKLOG = 2048
 EXIT_SETTINGS = 3
 """A child that ends with this code was told something that a restart does not mend."""
 
@@ -110,6 +111,7 @@ def bound_socket(host: str, port: int, what: str) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen(BACKLOG)  # now: two processes can bind one port, only one can listen
     except OSError as error:
         listener.close()
         raise StartError(f"{what} cannot listen on {host}:{port}: {error.strerror}; choose another port") from None

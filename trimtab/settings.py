@@ -29,9 +29,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from controller.config import START_PRICE
 from controller.laws import DEFAULT_LAW, LAWS
+from router.artefact import SOURCES
 from router.connectors import CONNECTORS
 from router.connectors.protocol import ConnectorOptions
+from router.policy import MODES
 from router.recognition import Recognition
 from slos import phrases
 from slos.document import compose
@@ -41,10 +44,6 @@ from slos.objective import Slo
 from slos.problem import Problems, SpecError, did_you_mean
 from slos.spec import read_slos
 
-from .contenders import START_PRICE
-
-SOURCES = ("measured", "vllm-cpu", "emulated")
-MODES = ("load_aware", "paper")
 LEASE_MARGIN_S = ConnectorOptions().margin_s
 SIGNALS = ("router", "engine")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -10,11 +11,12 @@ from router.artefact import Artefact, ArtefactError, load
 from router.policy import TableKey, Tables
 
 
-def shipped() -> list[Artefact]:
-    """Every artefact in `trimtab/tables`."""
+@cache
+def shipped() -> tuple[Artefact, ...]:
+    """Every artefact in `trimtab/tables`, read and checked once a process."""
     folder = files("trimtab") / "tables"
     found = sorted((item for item in folder.iterdir() if item.name.endswith(".json")), key=lambda item: item.name)
-    return [load(item.read_text(encoding="utf-8"), item.name) for item in found]
+    return tuple(load(item.read_text(encoding="utf-8"), item.name) for item in found)
 
 
 def read(path: Path) -> Artefact:

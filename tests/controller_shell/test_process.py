@@ -17,7 +17,8 @@ import pytest
 
 from router.wire import Report, report_to_json
 from tests.controller_shell.reports import config, report, turns
-from trimtab.control import Control, ControlError, run_control
+from trimtab.control import Control, run_control
+from trimtab.processes import StartError
 
 SLOW_D = turns(60, tpot_s=0.09)
 
@@ -123,7 +124,7 @@ def test_other_parts_join_with_jobs_and_observers(tmp_path: Path) -> None:
 def test_a_second_process_on_the_same_folder_is_refused(tmp_path: Path) -> None:
     async def scene() -> None:
         async with running(tmp_path):
-            with pytest.raises(ControlError, match=f"in use by another control process \\(pid {os.getpid()}\\)"):
+            with pytest.raises(StartError, match=f"in use by another control process \\(pid {os.getpid()}\\)"):
                 await run_control(config(tmp_path), stop=asyncio.Event())
 
     asyncio.run(scene())
@@ -132,7 +133,7 @@ def test_a_second_process_on_the_same_folder_is_refused(tmp_path: Path) -> None:
 def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
     async def scene() -> None:
         async with running(tmp_path / "a") as (_, control, _):
-            with pytest.raises(ControlError, match=f"cannot listen on 127.0.0.1:{control.port}"):
+            with pytest.raises(StartError, match=f"cannot listen on 127.0.0.1:{control.port}"):
                 await run_control(config(tmp_path / "b", port=control.port), stop=asyncio.Event())
 
     asyncio.run(scene())
