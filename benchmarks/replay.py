@@ -27,7 +27,7 @@ from slos.objective import Outcome
 from trimtab.clients import Crowd, SeenTurn
 from trimtab.live import install
 from trimtab.scenarios import promises
-from trimtab.traces import load_traces
+from trimtab.traces import Cut, load_traces
 
 LIMIT_S = 90.0
 PROFILE, TOPOLOGY = "llama-3.1-8b-h100", "2P_2D"
@@ -62,9 +62,10 @@ def main() -> int:
 
 
 async def _replay(data: Path, speed: float, cap: int) -> list[tuple[str, list[SeenTurn], int]]:
+    claude, mooncake = data / "claude_code_traces" / "weka_json", data / "mooncake" / "conversation_trace.jsonl"
     parts = (
-        ("claude", load_traces(data / "claude_code_traces" / "weka_json", output_cap=cap, think_cap_s=10, spacing_s=3)),
-        ("mooncake", load_traces(data / "mooncake" / "conversation_trace.jsonl", output_cap=cap, limit=1000)),
+        ("claude", load_traces(claude, cut=Cut(output_tokens=cap, think_s=10), spacing_s=3)),
+        ("mooncake", load_traces(mooncake, cut=Cut(output_tokens=cap), limit=1000)),
     )
     results = []
     with TemporaryDirectory(prefix="trimtab-replay-") as folder:

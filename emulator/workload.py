@@ -1,16 +1,21 @@
-"""Conversations as data: mixes, phases, arrivals.
+"""Conversations as data: mixes, phases, and all that starts in them.
 
-A mix says how long turns are and how long people or tools think between them; a phase says which mixes arrive
-at what rate and which nodes are out. `conversations` draws them all up front from a generator that the caller
-seeds, so every policy meets the same traffic. Source of the mixes: docs/explanation/scenarios.md.
+A mix says how long turns are and how long people or tools think between them; a phase says which mixes arrive,
+by what process (emulator/arrivals.py), and which nodes are out. `conversations` draws them all up front from a
+generator that the caller seeds, so every policy meets the same traffic. Source of the mixes:
+docs/explanation/scenarios.md; of the stand-ins for public data sets: emulator/standins.py.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import exp, log
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import exp
+from typing import Protocol
 
 from numpy.random import Generator
+
+from .arrivals import Arrivals, Poisson
 
 MAX_CONTEXT_TOKENS = 120_000
 
@@ -39,7 +44,8 @@ def fixed(value: float) -> LogNormal:
 class Mix:
     """One kind of conversation.
 
-    `later` are (probability, new tokens) alternatives; the number of turns is geometric, clipped.
+    `later` are (probability, new tokens) alternatives; the number of turns is geometric, clipped. It ends
+    before its context passes `context_tokens`.
     """
 
     name: str
@@ -51,6 +57,7 @@ class Mix:
     turns_low: int
     turns_high: int
     later_output: LogNormal | None = None
+    context_tokens: int = MAX_CONTEXT_TOKENS
 
     def draw(self, rng: Generator) -> tuple[TurnPlan, ...]:
         """The turns of one conversation."""
@@ -63,7 +70,7 @@ class Mix:
             output = self.output if number == 0 or self.later_output is None else self.later_output
             plan = TurnPlan(round(new.draw(rng)), round(output.draw(rng)), self.think_s.draw(rng) if number else 0.0)
             context += plan.new_tokens + plan.output_tokens
-            if turns and context > MAX_CONTEXT_TOKENS:
+            if turns and context > self.context_tokens:
                 break
             turns.append(plan)
         return tuple(turns)
@@ -94,29 +101,59 @@ class ConversationPlan:
     turns: tuple[TurnPlan, ...]
 
 
+class Source(Protocol):
+    """What conversations are drawn from: a `Mix`, or a `Sample` of recorded ones."""
+
+    @property
+    def name(self) -> str: ...
+
+    def draw(self, rng: Generator) -> tuple[TurnPlan, ...]:
+        """The turns of one conversation."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Recorded conversations, drawn with replacement."""
+
+    name: str
+    recorded: tuple[tuple[TurnPlan, ...], ...]
+
+    def draw(self, rng: Generator) -> tuple[TurnPlan, ...]:
+        """One of them."""
+        return self.recorded[int(rng.integers(len(self.recorded)))]
+
+
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A stretch of constant conditions: `rates_hz` conversations per second by mix, nodes that are out."""
+    """A stretch of constant conditions: who arrives (a number is the rate of a Poisson process, conversations
+    per second), which nodes are out, and recorded conversations that start as they did, counted from the
+    phase's beginning."""
 
     label: str
     duration_s: float
-    rates_hz: tuple[tuple[Mix, float], ...]
+    traffic: tuple[tuple[Source, float | Arrivals], ...] = ()
     out: tuple[str, ...] = ()
+    recorded: tuple[ConversationPlan, ...] = ()
 
 
-def conversations(phases: tuple[Phase, ...], rng: Generator) -> list[ConversationPlan]:
-    """Poisson arrivals over all phases, in order of start."""
+def conversations(phases: Sequence[Phase], rng: Generator) -> list[ConversationPlan]:
+    """All that starts in all phases, in order of start. Names are unique."""
     plans: list[ConversationPlan] = []
     begin_s = 0.0
-    for phase in phases:
-        for mix, rate_hz in phase.rates_hz:
-            at_s = begin_s
-            while rate_hz > 0:
-                at_s += -log(1.0 - float(rng.random())) / rate_hz
-                if at_s >= begin_s + phase.duration_s:
-                    break
-                plans.append(ConversationPlan(f"{mix.name}-{len(plans)}", at_s, mix.draw(rng)))
-        begin_s += phase.duration_s
+    for number, phase in enumerate(phases):
+        end_s = begin_s + phase.duration_s
+        for source, process in phase.traffic:
+            arrivals = Poisson(process) if isinstance(process, float | int) else process
+            plans.extend(
+                ConversationPlan(f"{source.name}-{at}", start_s, source.draw(rng))
+                for at, start_s in enumerate(arrivals.starts(begin_s, end_s, rng), start=len(plans))
+            )
+        for plan in phase.recorded:
+            if plan.start_s < phase.duration_s:
+                name = f"{plan.name}@{number}" if number else plan.name
+                plans.append(replace(plan, name=name, start_s=begin_s + plan.start_s))
+        begin_s = end_s
     return sorted(plans, key=lambda plan: plan.start_s)
 
 

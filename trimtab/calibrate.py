@@ -12,7 +12,8 @@ from router.artefact import Origin, dump
 from router.table import LoadAwareTable
 
 from .fit import fit
-from .phase1 import CellResult, Workload, grid, measure
+from .phase1 import CellResult, measure
+from .workloads import Workload, grid
 
 
 class CalibrationError(ValueError):

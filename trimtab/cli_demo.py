@@ -21,7 +21,7 @@ from .demo import Outcome, Run, as_json, as_view, from_trace, run_all, scenario_
 from .live import LiveError, run_live
 from .scenarios import H2, Scenario
 from .tabulate import result_table
-from .traces import TraceError, load_traces
+from .traces import Cut, TraceError, load_traces
 
 BESIDE_LIVE = ("price_0.4", "dynamo", "threshold_1536", "x0", "x1")
 """What the live run is shown beside, in virtual time on the same seed."""
@@ -62,7 +62,8 @@ def demo(
         if not (headless and live):
             chosen = scenario_named(scenario)
             if trace is not None:
-                chosen = from_trace(chosen, str(trace), load_traces(trace, limit=limit, output_cap=output_cap))
+                plans = load_traces(trace, limit=limit, cut=Cut(output_tokens=output_cap))
+                chosen = from_trace(chosen, str(trace), plans)
             if promised is not None:
                 chosen = with_slos(chosen, promised)
             outcome = _virtual(chosen, range(seeds), jobs, policy or ())

@@ -103,10 +103,9 @@ def from_trace(base: Scenario, name: str, plans: Sequence[ConversationPlan]) -> 
         base,
         name="trace",
         title=f"Trace: {name}",
-        phases=(Phase(label, end_s, ()),),
+        phases=(Phase(label, end_s, recorded=tuple(plans)),),
         settle_s=0.0,
         first_settle_s=None,
-        recorded=tuple(plans),
     )
 
 

@@ -1,8 +1,8 @@
 """Phase 1 of Algorithm 1 in virtual time: turn-2 TTFT and TPOT at x=0 and x=1, cell by cell.
 
-The grid is the paper's (18 workloads: two first turns × nine second turns) and nine more with a long first
-turn, so that every context class is measured, × 10 QPS levels. An arm runs until 300 later turns are answered
-or 120 virtual seconds have passed. A turn without a first token after 30 s has failed (the paper's time-out).
+The cells are those of `trimtab/workloads.py`: 27 workloads × 10 QPS levels. An arm runs until 300 later turns
+are answered or 120 virtual seconds have passed. A turn without a first token after 30 s has failed (the paper's
+time-out).
 
 Beside the cell's own numbers each run leaves what the latency model is fitted to: TTFTs of turns that met no
 backlog, and the mean step time against the mean batch and context on D.
@@ -10,26 +10,23 @@ backlog, and the mean step time against the mean batch and context on D.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
 
 from emulator.profiles import EngineProfile
-from emulator.workload import Phase, conversations, two_turn
+from emulator.workload import Phase, conversations
 from estimators.quantile import nearest_rank
 from router.artefact import Arm, MeasuredCell
-from router.paper_table import QPS_LEVELS, TURN2_TYPES, ContextClass, context_class
+from router.paper_table import QPS_LEVELS, TURN2_TYPES
 from router.policy import Policy, Weights
 from router.record import TurnRecord
 from slos.objective import Outcome
 
 from .simulate import Simulation
+from .workloads import FIRST_TURNS, Workload
 
-FIRST_TURNS: tuple[tuple[int, int], ...] = ((128, 128), (1024, 1024), (8192, 512))
-"""Turn-1 (input, output): the paper's small and large, and one for its third context class."""
-THINK_S = 1.0
 LATER_TURNS = 300
 LIMIT_S = 120.0
 TIMEOUT_S = 30.0
@@ -37,19 +34,6 @@ ROWS_PER_ARM = 12
 FIT_QPS = 4.0
 """TTFTs for the fit come from levels up to this: above it, turns without a backlog of their own still meet
 other people's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """One row of the grid."""
-
-    first: tuple[int, int]
-    turn2: str
-
-    @property
-    def context(self) -> ContextClass:
-        """The class that its second turn falls into."""
-        return context_class(sum(self.first))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +71,6 @@ class CellResult:
     step_rows: tuple[StepRow, ...]
 
 
-def grid() -> Iterator[tuple[Workload, float]]:
-    """All cells, in order."""
-    for first in FIRST_TURNS:
-        for turn2 in TURN2_TYPES:
-            for qps in QPS_LEVELS:
-                yield Workload(first, turn2), qps
-
-
 def measure(profile: EngineProfile, topology: str, workload: Workload, qps: float, seed: int) -> CellResult:
     """Both arms of one cell on the same arrivals."""
     arms: list[Arm] = []
@@ -112,13 +88,12 @@ def measure(profile: EngineProfile, topology: str, workload: Workload, qps: floa
 
 
 def _run(profile: EngineProfile, topology: str, workload: Workload, qps: float, x: int, seed: int) -> Simulation:
-    mix = two_turn(workload.turn2, workload.first, TURN2_TYPES[workload.turn2], THINK_S)
-    phase = Phase("phase 1", LIMIT_S, ((mix, qps),))
+    phase = Phase("phase 1", LIMIT_S, ((workload.mix(), qps),))
     policy = Policy(1, {}, Weights(1, 1), pin_x=float(x))
     simulation = Simulation(profile, topology, policy, (), seed=seed)
     # The seed of the traffic is the cell's own, so that cells are independent and both arms meet the same arrivals.
     types, levels = list(TURN2_TYPES), list(QPS_LEVELS)
-    cell_seed = [seed, FIRST_TURNS.index(workload.first), types.index(workload.turn2), levels.index(qps)]
+    cell_seed = [seed, list(FIRST_TURNS.values()).index(workload.first), types.index(workload.turn2), levels.index(qps)]
     simulation.start(conversations((phase,), np.random.default_rng(cell_seed)), (phase,))
     for until_s in range(1, round(LIMIT_S) + 1):
         simulation.advance(float(until_s))

@@ -28,8 +28,6 @@ class Scenario:
     settle_s: float = 60.0
     first_settle_s: float | None = None
     """Of the first phase, which starts empty; default: as the others."""
-    recorded: tuple[ConversationPlan, ...] = ()
-    """Conversations of a trace, instead of those that the phases would draw."""
 
     @property
     def duration_s(self) -> float:
@@ -41,8 +39,8 @@ class Scenario:
         return self.first_settle_s if phase == 0 and self.first_settle_s is not None else self.settle_s
 
     def conversations(self, seed: int) -> list[ConversationPlan]:
-        """The traffic of a seed; recorded traffic is the same for all."""
-        return list(self.recorded) or conversations(self.phases, np.random.default_rng([seed, 0]))
+        """The traffic of a seed; recorded conversations with starts of their own are the same for all."""
+        return conversations(self.phases, np.random.default_rng([seed, 0]))
 
     def lasting(self, seconds: float) -> Scenario:
         """The same phases in another time, settling included."""

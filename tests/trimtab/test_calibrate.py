@@ -7,7 +7,8 @@ from router.table import LoadAwareTable
 from trimtab import calibrate
 from trimtab.calibrate import CalibrationError, Plan, artefact_text, run_phase1
 from trimtab.fit import FitError
-from trimtab.phase1 import CellResult, Workload
+from trimtab.phase1 import CellResult
+from trimtab.workloads import Workload
 
 PLAN = Plan("llama-3.1-8b-h100", "2P_2D", jobs=1)
 CELLS = tuple(

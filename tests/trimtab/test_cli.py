@@ -17,8 +17,8 @@ from router.artefact import load
 from slos.files import load_slo_file
 from trimtab import __version__, calibrate
 from trimtab.cli import app
-from trimtab.phase1 import Workload
 from trimtab.scenarios import H1, SCENARIOS, Scenario
+from trimtab.workloads import Workload
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SHORT = Scenario(

@@ -6,7 +6,8 @@ import pytest
 
 from emulator.profiles import LLAMA_3_1_8B_H100
 from router.paper_table import QPS_LEVELS, SUCCESS_FLOOR, TURN2_TYPES, ContextClass
-from trimtab.phase1 import FIT_QPS, LATER_TURNS, ROWS_PER_ARM, CellResult, Workload, grid, measure
+from trimtab.phase1 import FIT_QPS, LATER_TURNS, ROWS_PER_ARM, CellResult, measure
+from trimtab.workloads import Workload, grid
 
 SMALL = Workload((128, 128), "mid_paste")
 

@@ -4,15 +4,17 @@ from dataclasses import replace
 
 import pytest
 
+from emulator.arrivals import Arrivals
 from emulator.fleet import parse_topology
 from emulator.profiles import PROFILES
+from emulator.workload import Phase
 from slos.objective import Match, Signal, Slo
 from trimtab.scenarios import SCENARIOS, promises
 
 
-def loads(name: str) -> list[tuple[float, dict[str, float], tuple[str, ...]]]:
+def loads(name: str) -> list[tuple[float, dict[str, float | Arrivals], tuple[str, ...]]]:
     return [
-        (phase.duration_s, {mix.name: rate_hz for mix, rate_hz in phase.rates_hz}, phase.out)
+        (phase.duration_s, {mix.name: rate_hz for mix, rate_hz in phase.traffic}, phase.out)
         for phase in SCENARIOS[name].phases
     ]
 
@@ -71,7 +73,7 @@ def test_the_same_phases_fit_into_another_time_settling_included():
     half = SCENARIOS["H2"].lasting(170.0)
     assert [phase.duration_s for phase in half.phases] == [70.0, 50.0, 50.0]
     assert [half.settle_of(phase) for phase in range(3)] == [20.0, 15.0, 15.0]
-    assert [phase.rates_hz for phase in half.phases] == [phase.rates_hz for phase in SCENARIOS["H2"].phases]
+    assert [phase.traffic for phase in half.phases] == [phase.traffic for phase in SCENARIOS["H2"].phases]
     assert half.slos == SCENARIOS["H2"].slos
 
 
@@ -79,7 +81,8 @@ def test_the_traffic_is_a_function_of_the_seed():
     h1 = SCENARIOS["H1"]
     assert h1.conversations(0) == h1.conversations(0) != h1.conversations(1)
     recorded = h1.conversations(3)[:5]
-    assert replace(h1, recorded=tuple(recorded)).conversations(9) == recorded
+    replayed = replace(h1, phases=(Phase("recorded", 720, recorded=tuple(recorded)),))
+    assert replayed.conversations(9) == recorded
 
 
 def test_the_promises_are_p99_ttft_of_later_turns_and_p99_tpot_of_all_turns():

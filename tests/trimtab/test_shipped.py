@@ -11,9 +11,10 @@ from router.artefact import Artefact, ArtefactError, dump, load
 from router.paper_table import QPS_LEVELS, SUCCESS_FLOOR, TURN2_TYPES, ContextClass
 from router.policy import Policy, TableKey, Weights
 from router.table import LoadAwareTable
-from trimtab.phase1 import Workload, measure
+from trimtab.phase1 import measure
 from trimtab.scenarios import SCENARIOS
 from trimtab.shipped import as_tables, read, shipped
+from trimtab.workloads import Workload
 
 FOLDER = files("trimtab") / "tables"
 NAMES = sorted(item.name for item in FOLDER.iterdir() if item.name.endswith(".json"))

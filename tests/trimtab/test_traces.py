@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from emulator.workload import ConversationPlan, TurnPlan
-from trimtab.traces import TraceError, load_traces
+from trimtab.trace_formats import ANSWER_TOKENS, READING_S
+from trimtab.traces import Cut, TraceError, load_traces, sample
 
 
 def written(folder: Path, name: str, rows: object, *, lines: bool = False) -> Path:
@@ -45,7 +47,7 @@ def test_tool_conversations_and_caps(tmp_path):
     path = written(
         tmp_path, "t.jsonl", [{"task_id": 3, "trial": 0, "turns": [[50, 400, "user"], [10, 5, "tool"]]}], lines=True
     )
-    (plan,) = load_traces(path, output_cap=128, think_cap_s=0.5)
+    (plan,) = load_traces(path, cut=Cut(output_tokens=128, think_s=0.5))
     assert plan.turns == (TurnPlan(50, 128, 0.0), TurnPlan(10, 5, 0.5))
 
 
@@ -75,8 +77,66 @@ def test_what_is_no_trace_is_refused_with_the_file(tmp_path, text, words):
     assert str(path) in str(refused.value)
 
 
-def test_the_recorded_traces_are_whole(measured_dir):
-    claude = load_traces(measured_dir / "claude_code_traces" / "weka_json")
-    assert (len(claude), sum(len(plan.turns) for plan in claude)) == (67, 1091)
-    requests = load_traces(measured_dir / "mooncake" / "conversation_trace.jsonl", limit=1000)
-    assert sum(len(plan.turns) for plan in requests) == 1000
+def test_prompts_without_answers_are_two_turns_of_a_quarter_of_their_bytes(tmp_path):
+    rows = [{"question_id": 81, "turns": ["x" * 400, "é" * 10]}]
+    (plan,) = load_traces(written(tmp_path, "q.jsonl", rows, lines=True))
+    assert plan.turns == (TurnPlan(100, ANSWER_TOKENS, 0.0), TurnPlan(5, ANSWER_TOKENS, READING_S))
+
+
+def test_requests_of_a_table_are_conversations_of_one_turn_from_the_first_on(tmp_path):
+    path = tmp_path / "azure.csv"
+    path.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04.0319600,3180,8\n"
+    )
+    first, second = load_traces(path)
+    assert (first.start_s, first.turns) == (0.0, (TurnPlan(4808, 10, 0.0),))
+    assert second.start_s == pytest.approx(0.052, abs=1e-5)
+    assert len(load_traces(path, limit=1)) == 1
+
+
+def test_lengths_are_scaled_before_they_are_cut_and_turns_and_context_end_a_conversation(tmp_path):
+    rows = [{"task_id": 1, "turns": [[1000, 100, "user"], [500, 60, "tool"], [500, 60, "tool"], [500, 60, "tool"]]}]
+    path = written(tmp_path, "t.jsonl", rows, lines=True)
+    (plan,) = load_traces(path, cut=Cut(scale=0.5, output_tokens=40, turns=3))
+    assert [(turn.new_tokens, turn.output_tokens) for turn in plan.turns] == [(500, 40), (250, 30), (250, 30)]
+    (plan,) = load_traces(path, cut=Cut(context_tokens=1700))
+    assert len(plan.turns) == 2
+    assert load_traces(path, cut=Cut(context_tokens=1000)) == []
+
+
+def test_recorded_conversations_can_be_drawn_from(tmp_path):
+    for name in ("a", "b"):
+        written(tmp_path, f"{name}.json", {"id": name, "requests": [{"in": 10 + ord(name), "out": 1}]})
+    plans = load_traces(tmp_path)
+    source = sample("agents", plans)
+    rng = np.random.default_rng(1)
+    assert {source.draw(rng) for _ in range(20)} == {plan.turns for plan in plans}
+
+
+@pytest.mark.parametrize(
+    ("name", "conversations", "turns_mean", "later_new_p90", "answer_p90"),
+    [
+        ("claude_code_traces/weka_json", 67, 16.28, 3101, 1113),
+        ("claude_code_traces/compact.jsonl", 911, 53.41, 2823, 899),
+        ("mooncake/conversation_trace.jsonl", 8535, 1.41, 4636, 597),
+        ("mooncake/synthetic_trace.jsonl", 3773, 1.06, 798, 389),
+        ("taubench/gpt4o_airline_lengths.jsonl", 200, 12.27, 315, 136),
+        ("mt_bench/question.jsonl", 80, 2.0, 43, 250),
+        ("azure2023/AzureLLMInferenceTrace_conv.csv", 19366, 1.0, None, 424),
+        ("azure2023/AzureLLMInferenceTrace_code.csv", 8819, 1.0, None, 55),
+    ],
+)
+def test_every_recorded_trace_is_read_whole(measured_dir, name, conversations, turns_mean, later_new_p90, answer_p90):
+    plans = load_traces(measured_dir / name, cut=Cut(context_tokens=10**9, think_s=1e9))
+    assert len(plans) == conversations
+    assert np.mean([len(plan.turns) for plan in plans]) == pytest.approx(turns_mean, rel=0.01)
+    later = [turn.new_tokens for plan in plans for turn in plan.turns[1:]]
+    assert (np.percentile(later, 90) if later else None) == pytest.approx(later_new_p90, rel=0.01)
+    answers = [turn.output_tokens for plan in plans for turn in plan.turns]
+    assert np.percentile(answers, 90) == pytest.approx(answer_p90, rel=0.01)
+
+
+def test_a_limit_on_a_trace_of_requests_counts_requests(measured_dir):
+    plans = load_traces(measured_dir / "mooncake" / "conversation_trace.jsonl", limit=1000)
+    assert sum(len(plan.turns) for plan in plans) == 1000
