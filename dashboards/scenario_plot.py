@@ -9,7 +9,7 @@ that only `draw` imports.
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,6 +123,11 @@ def draw(scenario: ScenarioView, path: Path) -> None:
 
     Raises `PlotUnavailable` without matplotlib, and `ValueError` for any other suffix.
     """
+    paint(path, scenario.title, scenario.provenance, lambda figure: _compose(figure, scenario))
+
+
+def paint(path: Path, title: str, provenance: str, compose: Callable[["Figure"], None]) -> None:
+    """Write what `compose` puts on an empty figure, the same bytes every time. Raises as `draw` does."""
     kind = path.suffix.lower().removeprefix(".")
     if kind not in ("png", "svg"):
         raise ValueError(f"cannot draw {path.name!r}: its suffix must be .png or .svg")
@@ -131,14 +136,14 @@ def draw(scenario: ScenarioView, path: Path) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise PlotUnavailable("drawing a scenario needs matplotlib: pip install 'trimtab[plots]'") from error
+        raise PlotUnavailable("drawing needs matplotlib: pip install 'trimtab[plots]'") from error
 
     origin = {"Software": "trimtab"} if kind == "png" else {"Creator": "trimtab", "Date": None}
-    about = {"Title": scenario.title, "Description": scenario.provenance}
+    about = {"Title": title, "Description": provenance}
     with style.context(["default", STYLE]):  # the caller's matplotlibrc has no say
         figure = Figure(dpi=DPI, facecolor="white")
         FigureCanvasAgg(figure)
-        _compose(figure, scenario)
+        compose(figure)
         figure.savefig(path, format=kind, metadata={**origin, **about})
 
 

@@ -1,4 +1,5 @@
-"""Reading a file of SLOs from disk: the only I/O of this package, for the shells that load and reload it."""
+"""Reading a file of SLOs, or another one of its kind, from disk: the only I/O of this package, for the shells that
+load and reload it."""
 
 from pathlib import Path
 
@@ -9,11 +10,16 @@ from .spec import SloFile, load_slos
 
 def load_slo_file(path: Path) -> SloFile:
     """Reads and checks `path`. Raises SpecError, also for a file that is missing, too large or not UTF-8."""
+    return load_slos(read_text(path), str(path))
+
+
+def read_text(path: Path) -> str:
+    """The text of `path`, at most one byte more than a document may have. Raises SpecError."""
     source = str(path)
     try:
         with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)  # one more than allowed is enough for `load_slos` to refuse it
-        return load_slos(data.decode("utf-8"), source)
+            data = file.read(MAX_BYTES + 1)  # one more than allowed is enough for `compose` to refuse it
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
         before = error.object[: error.start]
         line, column = before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1

@@ -10,7 +10,7 @@ duration out of range, E208 no range of turns, E209 can never count a turn, E210
 
 import difflib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 _SHOWN_CHARACTERS = 60
@@ -51,6 +51,10 @@ class Problems:
 
     def add(self, line: int, column: int, code: str, message: str, fix: str) -> None:
         self._found.append(Problem(self.source, line, column, code, message, fix))
+
+    def __iter__(self) -> Iterator[Problem]:
+        """What was found so far."""
+        return iter(self._found)
 
     def raise_any(self) -> None:
         """Raises SpecError if anything was found."""

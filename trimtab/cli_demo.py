@@ -17,9 +17,11 @@ from slos.objective import Outcome as Ended
 from slos.spec import SpecError
 
 from .console import check_target, command_line, commit, fail, out, progress_bar
-from .demo import Outcome, Run, as_json, as_view, from_trace, run_all, scenario_named, with_slos
+from .demo import PLOTTED, as_json, from_trace, run_all, scenario_named
 from .live import LiveError, run_live
-from .scenarios import H2, Scenario
+from .picture import as_view
+from .runs import Outcome, Run
+from .scenarios import H2, Scenario, with_slos
 from .tabulate import result_table
 from .traces import Cut, TraceError, load_traces
 
@@ -80,7 +82,7 @@ def demo(
         json_file.write_text(as_json(outcome, command_line(), commit()), encoding="utf-8")
     if plot is not None:
         try:
-            draw(as_view(outcome, command_line(), commit()), plot)
+            draw(as_view(outcome, command_line(), commit(), PLOTTED), plot)
         except PlotUnavailable as error:
             fail(str(error))
 

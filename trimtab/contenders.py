@@ -1,6 +1,14 @@
 """The policies that a scenario compares: the controller, its own score at a fixed price, the paper's table,
 and fixed rules.
 
+Some have names of their own, the others are named by a number:
+
+    price_P                 the score at the fixed price P
+    controller_start_P      the controller from price P
+    paper_table_A_B         the paper's table at w_ttft = A, w_tpot = B
+    xS                      the share S of later turns local, by a coin; x0 and x1 are the ends
+    threshold_N             local iff D lacks fewer than N tokens
+
 Every one of them runs in the same router core with the same residency, placement and handshake; only the
 decision differs. A fixed rule has the preconditions of any router: first turns and turns of a fleet without P
 are not its to decide.
@@ -8,6 +16,7 @@ are not its to decide.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -66,16 +75,50 @@ def contenders(tables: dict[TableKey, Tables]) -> dict[str, Contender]:
     law = LAWS[DEFAULT_LAW]()
     entries = [
         Contender("controller", priced, law),
-        Contender("price_0.4", priced),
-        Contender("price_0.03", replace(priced, weights=Weights.from_price(0.03))),
-        Contender("price_2.9", replace(priced, weights=Weights.from_price(2.9))),
-        Contender("controller_start_0.03", replace(priced, weights=Weights.from_price(0.03)), law),
-        Contender("controller_start_2.9", replace(priced, weights=Weights.from_price(2.9)), law),
+        *(_numbered(name, priced, law) for name in ("price_0.4", "price_0.03", "price_2.9")),
+        *(_numbered(name, priced, law) for name in ("controller_start_0.03", "controller_start_2.9")),
         Contender("paper_table", replace(priced, mode="paper", weights=Weights(1, 1))),
-        Contender("x0", replace(priced, pin_x=0.0)),
-        Contender("x1", replace(priced, pin_x=1.0)),
+        *(_numbered(name, priced, law) for name in ("x0", "x1")),
         Contender("prototype", priced, decider=PROTOTYPE),
         Contender("dynamo", priced, decider=DYNAMO),
-        *(Contender(f"threshold_{t}", priced, decider=threshold(t)) for t in THRESHOLDS),
+        *(_numbered(f"threshold_{tokens}", priced, law) for tokens in THRESHOLDS),
     ]
     return {entry.name: entry for entry in entries}
+
+
+def contender(name: str, tables: dict[TableKey, Tables]) -> Contender:
+    """The policy of that name, one with a number in it included. Raises ValueError with the known ones."""
+    known = contenders(tables)
+    if name in known:
+        return known[name]
+    if _NUMBERED.fullmatch(name) is None:
+        forms = "price_P, controller_start_P, paper_table_A_B, xS, threshold_N"
+        raise ValueError(f"unknown policy {name!r}; known: {', '.join(known)}, and with numbers {forms}")
+    hero = known["controller"]
+    assert hero.law is not None
+    return _numbered(name, hero.policy, hero.law)
+
+
+_NUMBER = r"\d+(?:\.\d+)?"
+_NUMBERED = re.compile(
+    rf"price_(?P<price>{_NUMBER})|controller_start_(?P<start>{_NUMBER})|x(?P<share>0(?:\.\d+)?|1(?:\.0+)?)"
+    rf"|paper_table_(?P<w_ttft>{_NUMBER})_(?P<w_tpot>{_NUMBER})|threshold_(?P<tokens>\d{{1,7}})"
+)
+
+
+def _numbered(name: str, priced: Policy, law: Law) -> Contender:
+    found = _NUMBERED.fullmatch(name)
+    assert found is not None
+    numbers = {key: float(text) for key, text in found.groupdict().items() if text is not None}
+    if any(numbers.get(key) == 0 for key in ("price", "start")):
+        raise ValueError(f"policy {name!r}: a price is positive; x1 is what a price of 0 means")
+    match numbers:
+        case {"price": price}:
+            return Contender(name, replace(priced, weights=Weights.from_price(price)))
+        case {"start": price}:
+            return Contender(name, replace(priced, weights=Weights.from_price(price)), law)
+        case {"share": share}:
+            return Contender(name, replace(priced, pin_x=share))
+        case {"w_ttft": w_ttft, "w_tpot": w_tpot}:
+            return Contender(name, replace(priced, mode="paper", weights=Weights(w_ttft, w_tpot)))
+    return Contender(name, priced, decider=threshold(int(numbers["tokens"])))

@@ -7,10 +7,12 @@ docs/explanation/scenarios.md.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from emulator.profiles import PROFILES
 from emulator.workload import AGENT, CHAT, INGEST, PASTE, RAG, ConversationPlan, Phase, conversations
 from slos.objective import Match, Signal, Slo
 
@@ -28,6 +30,10 @@ class Scenario:
     settle_s: float = 60.0
     first_settle_s: float | None = None
     """Of the first phase, which starts empty; default: as the others."""
+    bandwidth_gb_s: float | None = None
+    """Of every KV link; default: the profile's own."""
+    tables: tuple[str, ...] = ()
+    """Files of table artefacts beside those that ship with Trimtab."""
 
     @property
     def duration_s(self) -> float:
@@ -56,6 +62,26 @@ def promises(ttft_s: float, tpot_s: float) -> tuple[Slo, ...]:
         Slo("later-ttft", Signal.TTFT, 0.99, ttft_s, Match(turn_min=2)),
         Slo("tpot", Signal.TPOT, 0.99, tpot_s),
     )
+
+
+def with_slos(scenario: Scenario, slos: Sequence[Slo]) -> Scenario:
+    """The scenario under other promises. Raises ValueError without exactly one P99 of TTFT and one of TPOT."""
+    for signal in (Signal.TTFT, Signal.TPOT):
+        count = sum(slo.signal is signal for slo in slos)
+        if count != 1:
+            raise ValueError(
+                f"a scenario is judged by one {signal.value} SLO and the file has {count}; "
+                f"write e.g. p99({signal.value}) <= 2s"
+            )
+    model = PROFILES[scenario.profile].model
+    for slo in slos:
+        if slo.signal not in (Signal.TTFT, Signal.TPOT):
+            continue
+        if slo.objective != 0.99:
+            raise ValueError(f"{slo.name}: a scenario is judged by P99, not P{slo.objective * 100:g}; write p99(...)")
+        if not slo.match.covers(model, 2, True):
+            raise ValueError(f"{slo.name}: match covers no second turn of {model}; a scenario runs nothing else")
+    return replace(scenario, slos=tuple(slos))
 
 
 H1 = Scenario(

@@ -52,6 +52,10 @@ class PhaseScore:
     attainment: float | None
     later_turns: int
     local_share: float | None
+    goodput_hz: float = 0.0
+    """Answers per judged second, first turns included, that met all that they are judged by."""
+    failures: int = 0
+    """Turns that failed, timed out or were refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,16 @@ class RunScore:
     def holds_all(self) -> bool:
         """Every phase holds."""
         return all(p.hold for p in self.phases)
+
+    @property
+    def goodput_hz(self) -> float:
+        """Plain mean over the phases."""
+        return fmean(p.goodput_hz for p in self.phases)
+
+    @property
+    def failures(self) -> int:
+        """In all judged time."""
+        return sum(p.failures for p in self.phases)
 
 
 def score(
@@ -89,7 +103,8 @@ def score(
             _phase(
                 [r for r in records if begin_s <= r.accepted_s < end_s],
                 [u for u in unfinished if begin_s <= u.accepted_s < end_s and u.turn > 1],
-                sum(1 for at_s, turn in refused_s if begin_s <= at_s < end_s and turn > 1),
+                [turn for at_s, turn in refused_s if begin_s <= at_s < end_s],
+                end_s - begin_s,
                 scenario.duration_s,
                 ttft_s,
                 tpot_s,
@@ -101,27 +116,34 @@ def score(
 def _phase(
     records: list[Judged],
     unfinished: list[Unfinished],
-    refused: int,
+    refused_turns: list[int],
+    judged_s: float,
     now_s: float,
     ttft_slo_s: float,
     tpot_slo_s: float,
 ) -> PhaseScore:
+    refused = sum(turn > 1 for turn in refused_turns)
     ttft: list[float] = [inf] * refused
     tpot: list[float] = []
     met, later, ended, local = 0, refused, 0, 0
+    good, failures = 0, len(refused_turns)
     for record in records:
+        failures += record.outcome in (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.REJECTED)
         long_enough = record.output_tokens >= LAW_MIN_OUTPUT_TOKENS and record.tpot_s is not None
         if long_enough and record.tpot_s is not None:
             tpot.append(record.tpot_s)
+        answered = record.outcome is Outcome.COMPLETED and record.ttft_s is not None
+        fluent = not long_enough or (record.tpot_s or 0.0) <= tpot_slo_s
         if record.turn < 2:
+            good += answered and fluent
             continue
         later += 1
         ended += 1
         local += record.went_local
-        answered = record.outcome is Outcome.COMPLETED and record.ttft_s is not None
         ttft.append(record.ttft_s if answered and record.ttft_s is not None else inf)
         in_time = answered and record.ttft_s is not None and record.ttft_s <= ttft_slo_s
-        met += in_time and (not long_enough or (record.tpot_s or 0.0) <= tpot_slo_s)
+        met += in_time and fluent
+        good += in_time and fluent
     for turn in unfinished:
         waited_s = turn.ttft_s if turn.ttft_s is not None else now_s - turn.accepted_s
         if waited_s > ttft_slo_s:
@@ -138,4 +160,6 @@ def _phase(
         met / later if later else None,
         later,
         local / ended if ended else None,
+        good / judged_s if judged_s > 0 else 0.0,
+        failures,
     )

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from slos.objective import Signal
 
-from .demo import HERO, Outcome
+from .runs import Outcome
 
 NARROW = 120
 """Below so many columns the intervals stay out and a phase takes two lines."""
@@ -44,11 +44,11 @@ def result_table(outcome: Outcome, command: str, commit: str, width: int = 150) 
     for phase in scenario.phases:
         label = phase.label.replace(" ", "\n") if narrow else phase.label.replace(", ", ",\n").replace(" + ", "\n+ ")
         table.add_column(label, justify="right", no_wrap=not narrow, overflow="fold")
-    for policy in sorted(outcome.runs, key=lambda name: -fmean(outcome.attainments(name))):
+    for policy in sorted(outcome.runs, key=lambda name: -outcome.attainment(name)):
         runs = outcome.runs[policy]
-        mean, half = outcome.margin(policy)
-        interval = f" ±{half * 100:.2f}" if isfinite(half) and not narrow else ""
-        margin = "" if policy == HERO else f"{mean * 100:+.2f}{interval}"
+        margin = outcome.margin(policy)
+        interval = f" ±{margin.half_width * 100:.2f}" if isfinite(margin.half_width) and not narrow else ""
+        shown = "" if policy == outcome.hero else f"{margin.mean * 100:+.2f}{interval}"
         cells = []
         for at in range(len(scenario.phases)):
             scores = [run.score.phases[at] for run in runs]
@@ -60,10 +60,10 @@ def result_table(outcome: Outcome, command: str, commit: str, width: int = 150) 
             cell.stylize("green" if ttft <= limits[Signal.TTFT] and tpot <= limits[Signal.TPOT] else "red")
             cells.append(cell)
         table.add_row(
-            Text(policy, style="bold" if policy == HERO else ""),
-            f"{fmean(outcome.attainments(policy)) * 100:.2f}",
-            margin,
-            f"{fmean(run.score.holds_all for run in runs):.1f}",
+            Text(policy, style="bold" if policy == outcome.hero else ""),
+            f"{outcome.attainment(policy) * 100:.2f}",
+            shown,
+            f"{outcome.holds_all(policy):.1f}",
             *cells,
         )
     return table

@@ -10,7 +10,8 @@ from __future__ import annotations
 import pytest
 
 from trimtab.contenders import THRESHOLDS
-from trimtab.demo import HERO, Outcome, run_all
+from trimtab.demo import HERO, run_all
+from trimtab.runs import Outcome
 from trimtab.scenarios import SCENARIOS
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation]

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from emulator.workload import AGENT, INGEST, RAG, Phase
 from trimtab.cli import app
-from trimtab.demo import Outcome, as_json, run_all
+from trimtab.demo import as_json, run_all
+from trimtab.runs import Outcome
 from trimtab.scenarios import H1, Scenario, promises
 from trimtab.tabulate import result_table
 

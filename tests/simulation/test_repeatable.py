@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from emulator.workload import AGENT, Phase
-from trimtab.demo import Outcome, as_json, run_all
+from trimtab.demo import as_json, run_all
+from trimtab.runs import Outcome
 from trimtab.scenarios import H1, Scenario
 
 pytestmark = pytest.mark.simulation

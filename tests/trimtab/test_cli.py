@@ -211,7 +211,7 @@ def test_two_ttft_objectives_cannot_judge_one_demo(slo_file):
 
 def test_another_percentile_than_p99_cannot_judge_the_demo(slo_file):
     message = refused(*demo("--slo", slo_file(GOOD.replace("p99(ttft)", "p95(ttft)"))))
-    assert "later-ttft: the demo judges P99, not P95" in message
+    assert "later-ttft: a scenario is judged by P99, not P95" in message
 
 
 # -- slo check ---------------------------------------------------------------------------------------------------------

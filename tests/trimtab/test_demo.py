@@ -9,21 +9,12 @@ import pytest
 from emulator.workload import AGENT, Phase
 from slos.objective import Match, Signal, Slo
 from trimtab.contenders import contenders
-from trimtab.demo import (
-    HERO,
-    PLOTTED,
-    Job,
-    Outcome,
-    Run,
-    as_json,
-    as_view,
-    run_all,
-    run_one,
-    scenario_named,
-    with_slos,
-)
-from trimtab.scenarios import H1, Scenario, promises
+from trimtab.demo import HERO, PLOTTED, as_json, run_all, scenario_named
+from trimtab.picture import as_view
+from trimtab.runs import Job, Outcome, Run, run_one
+from trimtab.scenarios import H1, Scenario, promises, with_slos
 from trimtab.score import PhaseScore, RunScore
+from trimtab.spread import Spread
 
 SHORT = Scenario(
     "short",
@@ -75,12 +66,12 @@ def test_an_unknown_policy_is_refused_with_the_known_ones_before_anything_runs()
 
 
 def test_one_run_is_a_function_of_its_job(two_policies):
-    assert run_one(Job(SHORT, "x1", 1)) == two_policies.runs["x1"][1]
+    assert run_one(Job(SHORT, "x1", 1, keep_ticks=True)) == two_policies.runs["x1"][1]
 
 
 def test_ticks_are_kept_only_for_the_policies_in_the_picture(two_policies):
     assert all(run.ticks for runs in two_policies.runs.values() for run in runs)
-    assert run_one(Job(SHORT, "prototype", 0)).ticks == ()
+    assert run_one(Job(SHORT, "x1", 0)).ticks == ()
 
 
 def test_an_slo_that_nothing_can_hold_leaves_a_warning_with_the_direction_of_relief():
@@ -95,18 +86,20 @@ def test_an_slo_that_nothing_can_hold_leaves_a_warning_with_the_direction_of_rel
 
 def test_the_margin_is_the_mean_of_paired_differences():
     found = outcome(controller=[0.99, 0.97, 0.98], other=[0.98, 0.94, 0.96])
-    mean, width = found.margin("other")
-    assert mean == pytest.approx(0.02)
-    assert width == pytest.approx(4.302653 * 0.01 / 3**0.5, rel=1e-5), "Student's t with 2 degrees of freedom"
+    margin = found.margin("other")
+    assert margin.mean == pytest.approx(0.02)
+    assert margin.half_width == pytest.approx(4.302653 * 0.01 / 3**0.5, rel=1e-5), (
+        "Student's t with 2 degrees of freedom"
+    )
 
 
 def test_the_margin_of_the_controller_over_itself_is_nothing():
-    assert outcome(controller=[0.99, 0.97]).margin(HERO) == (0.0, 0.0)
+    assert outcome(controller=[0.99, 0.97]).margin(HERO) == Spread(0.0, 0.0)
 
 
 def test_one_seed_has_a_margin_and_no_interval():
-    mean, width = outcome(controller=[0.99], other=[0.95]).margin("other")
-    assert mean == pytest.approx(0.04) and isnan(width)
+    margin = outcome(controller=[0.99], other=[0.95]).margin("other")
+    assert margin.mean == pytest.approx(0.04) and isnan(margin.half_width)
 
 
 # -- JSON and picture --------------------------------------------------------------------------------------------------
@@ -142,7 +135,7 @@ def test_the_json_is_json_also_for_turns_that_never_ended():
 
 
 def test_the_picture_shows_the_first_seed_and_a_price_only_where_there_is_one(two_policies):
-    view = as_view(two_policies, "the command", "commit abc")
+    view = as_view(two_policies, "the command", "commit abc", PLOTTED)
     hero, x1 = view.series
     assert (hero.policy, x1.policy) == (HERO, "x1")
     assert hero.price[0] == pytest.approx(0.4) and set(x1.price) == {None}
@@ -178,7 +171,10 @@ def test_other_promises_replace_those_of_the_scenario():
         ((TTFT, replace(TTFT, name="second"), TPOT), "judged by one ttft SLO and the file has 2; write e.g. p99"),
         ((TTFT,), "judged by one tpot SLO and the file has 0"),
         ((), "judged by one ttft SLO and the file has 0"),
-        ((replace(TTFT, objective=0.95), TPOT), r"later-ttft: the demo judges P99, not P95; write p99\(\.\.\.\)"),
+        (
+            (replace(TTFT, objective=0.95), TPOT),
+            r"later-ttft: a scenario is judged by P99, not P95; write",
+        ),
         ((TTFT, replace(TPOT, match=Match(("qwen*",)))), "tpot: match covers no second turn of llama-3.1-70b"),
         ((replace(TTFT, match=Match(turn_min=3)), TPOT), "later-ttft: match covers no second turn"),
     ],

@@ -1,0 +1,149 @@
+"""Runs of scenarios in virtual time: one policy on one seed each, one after the other or on many cores.
+
+`demo --headless`, `simulate` and sweeps all come through here. A run is a function of its job, so where it runs
+does not matter. Cores and clusters are joblib's business: its backends by name, `ray` if Ray is installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+
+import joblib
+
+from emulator.profiles import PROFILES, EngineProfile
+from router.policy import TableKey, Tables
+
+from .contenders import contender
+from .scenarios import Scenario
+from .score import RunScore, score
+from .shipped import as_tables, read, shipped
+from .simulate import Simulation, TickView
+from .spread import Spread
+
+BACKENDS = ("loky", "multiprocessing", "threading", "ray")
+"""Names that joblib knows, the first by default."""
+
+
+class BackendMissing(RuntimeError):
+    """The backend asked for is not installed; the message says how to get it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run."""
+
+    scenario: Scenario
+    policy: str
+    seed: int
+    keep_ticks: bool = False
+    """For a picture; they are large."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one run leaves behind."""
+
+    policy: str
+    seed: int
+    score: RunScore
+    ticks: tuple[TickView, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """All runs of a scenario, in the order of policies and seeds. The first policy is the one that the others are
+    compared with."""
+
+    scenario: Scenario
+    seeds: tuple[int, ...]
+    runs: Mapping[str, tuple[Run, ...]]
+
+    @property
+    def hero(self) -> str:
+        """The first policy."""
+        return next(iter(self.runs))
+
+    def attainments(self, policy: str) -> list[float]:
+        """Attainment by seed."""
+        return [run.score.attainment for run in self.runs[policy]]
+
+    def attainment(self, policy: str) -> float:
+        """Mean over seeds, 0..1."""
+        return fmean(self.attainments(policy))
+
+    def holds_all(self, policy: str) -> float:
+        """Share of seeds in which every phase holds."""
+        return fmean(run.score.holds_all for run in self.runs[policy])
+
+    def margin(self, policy: str) -> Spread:
+        """Paired difference first policy − this one in attainment."""
+        pairs = zip(self.attainments(self.hero), self.attainments(policy), strict=True)
+        margin = Spread.of(hero - other for hero, other in pairs)
+        assert margin is not None  # attainments are finite, and there is a seed
+        return margin
+
+
+def run_one(job: Job) -> Run:
+    """One policy on one seed."""
+    scenario = job.scenario
+    entry = contender(job.policy, _tables(scenario.tables))
+    simulation = Simulation(
+        engine_of(scenario),
+        scenario.topology,
+        entry.policy,
+        scenario.slos,
+        seed=job.seed,
+        law=entry.law,
+        decider=entry.decider,
+    )
+    simulation.run(scenario.conversations(job.seed), scenario.phases)
+    model = simulation.profile.model
+    reliefs = {view.output.feasibility.relief for view in simulation.ticks}
+    return Run(
+        job.policy,
+        job.seed,
+        score(scenario, simulation.records, simulation.unfinished, simulation.refused_s),
+        tuple(simulation.ticks) if job.keep_ticks else (),
+        tuple(sorted(f"{model}: {relief.value}" for relief in reliefs if relief is not None)),
+    )
+
+
+def engine_of(scenario: Scenario) -> EngineProfile:
+    """The profile that the scenario names, behind the link that it names."""
+    profile = PROFILES[scenario.profile]
+    return profile if scenario.bandwidth_gb_s is None else profile.with_bandwidth(scenario.bandwidth_gb_s)
+
+
+@cache
+def _tables(more: tuple[str, ...]) -> dict[TableKey, Tables]:
+    return as_tables([*shipped(), *(read(Path(path)) for path in more)])
+
+
+def played(jobs: Sequence[Job], workers: int, backend: str | None = None) -> Iterator[Run]:
+    """The runs, in the order of the jobs, each as soon as it and those before it are done. Closing the iterator
+    stops the rest. Raises BackendMissing.
+    """
+    if workers == 1 and backend is None:
+        yield from map(run_one, jobs)
+        return
+    if backend == "ray":
+        _register_ray()
+    # Work is cut by joblib; a run takes seconds, so that one at a time is fine and the bar moves evenly.
+    pool = joblib.Parallel(n_jobs=workers, return_as="generator", batch_size=1)
+    chosen = joblib.parallel_config(backend=backend, n_jobs=workers) if backend else nullcontext()
+    with chosen, closing(pool(joblib.delayed(run_one)(job) for job in jobs)) as runs:
+        yield from runs
+
+
+def _register_ray() -> None:
+    try:
+        from ray.util.joblib import register_ray
+    except ImportError:
+        raise BackendMissing("--backend ray needs Ray here and on the cluster: pip install 'trimtab[ray]'") from None
+    register_ray()

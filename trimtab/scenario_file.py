@@ -1,0 +1,240 @@
+"""A scenario as a file (YAML, version 1): traffic, fleet, faults, promises, and which policies run on which seeds.
+
+    version: 1
+    name: H1
+    profile: llama-3.1-70b-h100-tp4
+    topology: 2P_2D
+    slos: [{name: later-ttft, objective: p99(ttft) <= 2s, match: {turn: ">=2"}}, ...]    # or slo_file: slo.yaml
+    settle: 60s
+    phases:
+      - {label: agents, duration: 240s, traffic: [{mix: agent, rate: 0.9/s}]}
+      - {label: one P out, duration: 240s, traffic: [{mix: agent, rate: 0.6/s}], out: [P1]}
+    policies: [controller, price_0.4, dynamo, x1]
+    seeds: 3
+    sweep: {load: [0.7, 0.85, 1], topology: [1P_3D, 2P_2D]}                              # trimtab/sweep.py
+
+All problems of a file are reported at once, by place, with the fix. Every key is in
+docs/reference/scenario-file.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from emulator.fleet import parse_topology
+from emulator.profiles import PROFILES
+from emulator.workload import Phase
+from router.artefact import ArtefactError
+from slos.files import load_slo_file
+from slos.nodes import Spot, fields, items, scalar
+from slos.objective import Slo
+from slos.problem import SpecError, did_you_mean, quoted
+from slos.spec import read_slos
+
+from . import scenario_values as values
+from .contenders import contender
+from .scenario_traffic import TrafficReader, read_mixes
+from .scenarios import Scenario, with_slos
+from .shipped import read as read_table
+
+VERSION = 1
+FILE_KEYS = (
+    "version",
+    "name",
+    "title",
+    "profile",
+    "topology",
+    "link",
+    "tables",
+    "slos",
+    "slo_file",
+    "settle",
+    "first_settle",
+    "load",
+    "mixes",
+    "phases",
+    "policies",
+    "seeds",
+    "sweep",
+)
+PHASE_KEYS = ("label", "duration", "traffic", "out")
+LINK_KEYS = ("bandwidth",)
+DEFAULT_SETTLE_S = 60.0
+DEFAULT_POLICIES = ("controller", "price_0.4", "dynamo", "threshold_1536", "x0", "x1")
+DEFAULT_SEEDS = 3
+MAX_SEEDS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A scenario, and what is to run in it. The first policy is the one that the others are compared with."""
+
+    scenario: Scenario
+    policies: tuple[str, ...]
+    seeds: tuple[int, ...]
+
+
+def read_experiment(root: Spot, folder: Path, data: Path | None) -> Experiment | None:
+    """What the document says; problems go to the spot's, and None comes back. Paths begin at `folder`, those of
+    traces at `data` if it is given. `sweep` is left to trimtab/sweep.py.
+    """
+    top = fields(root, FILE_KEYS)
+    if top is None:
+        return None
+    if "version" not in top:
+        root.complain("E103", "version is missing", f"write version: {VERSION} on the first line")
+    elif (text := scalar(top["version"], str(VERSION))) not in (None, str(VERSION)):
+        top["version"].complain("E112", f"{quoted(text or '')} is not known", f"write {VERSION}")
+    values.has_all(root, top, ("profile", "topology", "phases"))
+    profile = values.one_of(top["profile"], tuple(PROFILES)) if "profile" in top else None
+    topology, nodes = _topology(top["topology"]) if "topology" in top else ("", None)
+    load = values.number(top["load"], 0, 1000, "0.85") if "load" in top else 1.0
+    traffic = TrafficReader(read_mixes(top["mixes"]) if "mixes" in top else {}, data or folder, load or 0.0)
+    phases = _phases(top["phases"], traffic, nodes) if "phases" in top else ()
+    slos = _slos(root, top, folder)
+    settle = values.seconds(top["settle"], "60s", zero=True) if "settle" in top else DEFAULT_SETTLE_S
+    first = values.seconds(top["first_settle"], "60s", zero=True) if "first_settle" in top else None
+    policies = _policies(top["policies"]) if "policies" in top else DEFAULT_POLICIES
+    seeds = _seeds(top["seeds"]) if "seeds" in top else tuple(range(DEFAULT_SEEDS))
+    bandwidth = _bandwidth(top["link"]) if "link" in top else None
+    tables = _tables(top["tables"], folder) if "tables" in top else ()
+    name = scalar(top["name"], "H1") if "name" in top else "scenario"
+    title = scalar(top["title"], "H1: agents, one prefill node out and back") if "title" in top else name
+    if profile is None or not phases or slos is None or settle is None or name is None or title is None:
+        return None
+    scenario = Scenario(name, title, profile, topology, phases, slos, settle, first, bandwidth, tables)
+    _judged(top, scenario)
+    return Experiment(scenario, policies, seeds)
+
+
+def _topology(spot: Spot) -> tuple[str, tuple[str, ...] | None]:
+    """The notation and the names of its nodes; None where there are none to check against."""
+    text = scalar(spot, "2P_2D")
+    if text is None:
+        return "", None
+    try:
+        roles = parse_topology(text)
+    except ValueError as error:
+        message, _, fix = str(error).partition("; ")
+        spot.complain("E301", message, fix)
+        return "", None
+    return text, tuple(f"{role}{at}" for role, count in roles.items() for at in range(count))
+
+
+def _phases(spot: Spot, traffic: TrafficReader, nodes: tuple[str, ...] | None) -> tuple[Phase, ...]:
+    phases: list[Phase] = []
+    for number, item in enumerate(items(spot) or (), start=1):
+        found = fields(item, PHASE_KEYS)
+        if found is None or not values.has_all(item, found, ("duration", "traffic")):
+            continue
+        label = scalar(found["label"], "agents 0.9/s") if "label" in found else f"phase {number}"
+        duration_s = values.seconds(found["duration"], "240s")
+        starts = traffic.read(found["traffic"])
+        out = _out(found["out"], nodes) if "out" in found else ()
+        if label is not None and duration_s is not None:
+            phases.append(Phase(label, duration_s, starts.streams, out, starts.recorded))
+    return tuple(phases)
+
+
+def _out(spot: Spot, nodes: tuple[str, ...] | None) -> tuple[str, ...]:
+    names: list[str] = []
+    for item in items(spot) or ():
+        name = scalar(item, "P1")
+        if name is not None and nodes is not None and name not in nodes:
+            item.complain("E301", f"{quoted(name)} is no node of the topology", f"use one of {', '.join(nodes)}")
+        elif name is not None:
+            names.append(name)
+    return tuple(names)
+
+
+def _slos(root: Spot, top: dict[str, Spot], folder: Path) -> tuple[Slo, ...] | None:
+    if "slos" in top and "slo_file" in top:
+        top["slo_file"].complain("E210", "stands beside slos", "keep one of them")
+    if "slos" in top:
+        return read_slos(top["slos"])
+    if "slo_file" not in top:
+        root.complain("E103", "slos is missing", "write slos: and a list, or slo_file: and a path")
+        return None
+    name = scalar(top["slo_file"], "slo.yaml")
+    if name is None:
+        return None
+    try:
+        return load_slo_file(folder / name).slos
+    except SpecError as error:
+        for problem in error.problems:
+            at = f"{problem.source}:{problem.line}: {problem.message}"
+            top["slo_file"].complain(problem.code, at, problem.fix)
+        return None
+
+
+def _judged(top: dict[str, Spot], scenario: Scenario) -> None:
+    """A run is judged by one P99 of TTFT and one of TPOT, and outside of what is left to settle."""
+    try:
+        with_slos(scenario, scenario.slos)
+    except ValueError as error:
+        message, _, fix = str(error).partition("; ")
+        top["slos" if "slos" in top else "slo_file"].complain("E307", message, fix)
+    for at, phase in enumerate(scenario.phases):
+        if scenario.settle_of(at) >= phase.duration_s:
+            message = f"nothing of phase {quoted(phase.label)} is judged: it settles as long as it lasts"
+            top["phases"].complain("E307", message, "write a shorter settle or a longer duration")
+
+
+def _policies(spot: Spot) -> tuple[str, ...]:
+    names: list[str] = []
+    for item in items(spot) or ():
+        name = scalar(item, "controller")
+        if name is None:
+            continue
+        try:
+            contender(name, {})
+        except ValueError as error:
+            item.complain("E301", str(error), did_you_mean(name, DEFAULT_POLICIES))
+            continue
+        if name in names:
+            item.complain("E106", f"{quoted(name)} is listed twice", "keep one of them")
+        names.append(name)
+    return tuple(names)
+
+
+def _seeds(spot: Spot) -> tuple[int, ...]:
+    if isinstance(spot.node.value, str):
+        count = values.whole(spot, 1, "3", MAX_SEEDS)
+        return tuple(range(count or 0))
+    found = [values.whole(item, 0, "0", 2**31) for item in items(spot) or ()]
+    seeds = tuple(seed for seed in found if seed is not None)
+    if len(set(seeds)) < len(seeds):
+        spot.complain("E106", "a seed is listed twice", "keep one of them")
+    return seeds
+
+
+def _bandwidth(spot: Spot) -> float | None:
+    found = fields(spot, LINK_KEYS) or {}
+    return values.bandwidth_gb_s(found["bandwidth"]) if "bandwidth" in found else None
+
+
+def _tables(spot: Spot, folder: Path) -> tuple[str, ...]:
+    paths: list[str] = []
+    for item in items(spot) or ():
+        name = scalar(item, "tables/mine.json")
+        if name is None:
+            continue
+        try:
+            read_table(folder / name)
+        except ArtefactError as error:
+            item.complain("E301", str(error), "write the path of an artefact of trimtab calibrate")
+            continue
+        paths.append(str(folder / name))
+    return tuple(paths)
+
+
+def with_choice(experiment: Experiment, policies: tuple[str, ...], seeds: int | None) -> Experiment:
+    """Other policies or another number of seeds than the file says. Raises ValueError for an unknown policy."""
+    for name in policies:
+        contender(name, {})
+    return replace(
+        experiment,
+        policies=tuple(dict.fromkeys(policies)) or experiment.policies,
+        seeds=experiment.seeds if seeds is None else tuple(range(seeds)),
+    )
