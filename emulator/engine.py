@@ -111,6 +111,8 @@ class Engine:
         self.profile = profile
         self.cache = PrefixCache(profile.kv_capacity_tokens, profile.block_tokens)
         self.alive = True
+        self.recomputes = False
+        """Whether a prompt whose KV did not come is computed here; else its request fails."""
         self.epoch = 0
         """Counts process starts: what an earlier process held is gone."""
         self.busy_s = 0.0
@@ -242,7 +244,10 @@ class Engine:
         self._loading.pop(job, None)
         if ok:
             self._arrived.append(job)
-        else:  # kv_load_failure_policy=fail, vLLM's default
+        elif self.recomputes and not job.ended:
+            job.kind = Kind.FULL
+            self._chunking.append(job)
+        else:
             self._free(job)
             self._fail(job)
         self._wake()
@@ -321,6 +326,8 @@ class Engine:
             self._chunking.remove(job)
             if job.kind is Kind.PREFILL:
                 job.ended = True  # its memory stays until the lease ends: let_go()
+                assert job.grant is not None
+                self.cache.hold(job.grant)
                 finished.append((job, True))
                 continue
             job.streaming = True

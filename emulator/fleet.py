@@ -4,8 +4,9 @@
 shape that vLLM's NIXL connector uses; a decode leg that carries them pulls only what its node lacks, over P's
 link, one transfer at a time. P keeps a prefilled prompt for `lease_s`; the reader's heartbeats keep it from
 the moment the request is at D until it is read. What a wrong hand-over does to a real engine happens here
-too: null blocks or no request id kill the engine; a read after the lease's end (expired, or read before)
-brings garbage and is counted in `poisoned_reads`; a read from a P that is gone fails D's request.
+too: null blocks kill the engine; without a request id D hangs, and dies when its client leaves; a read after the
+lease's end (expired, or read before) brings garbage and is counted in `poisoned_reads`; a read from a P that is gone
+fails, and then D's request fails (`LoadFailure.FAIL`) or D computes the prompt itself (`RECOMPUTE`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,17 @@ class Role(StrEnum):
     PREFILL = "P"
     DECODE = "D"
     REPLICA = "R"
+
+
+class LoadFailure(StrEnum):
+    """What D does with a request whose KV it could not read: vLLM's `kv_load_failure_policy`."""
+
+    FAIL = "fail"
+    RECOMPUTE = "recompute"
+
+
+HANDSHAKE_S = 5.0
+"""How long D waits for the side channel of an engine that it has not read from before."""
 
 
 def parse_topology(notation: str) -> dict[Role, int]:
@@ -94,6 +106,19 @@ class _Lease:
     over: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """What a decode leg was told to read, and from whom."""
+
+    remote_id: str
+    owner: Engine | None
+    lease: _Lease | None
+    readable: bool
+    """Whether its blocks are P's."""
+    answered: bool
+    """Whether anybody listens at the side channel that it names."""
+
+
 OnFirst = Callable[[float], None]
 OnDone = Callable[[float, Reply], None]
 OnFailed = Callable[[float, int], None]
@@ -102,20 +127,28 @@ OnFailed = Callable[[float, int], None]
 class Call:
     """A request in flight; `abort` is the client closing its connection."""
 
-    __slots__ = ("_engine", "job")
+    __slots__ = ("_engine", "_on_abort", "job")
 
-    def __init__(self, engine: Engine, job: Job) -> None:
-        self._engine, self.job = engine, job
+    def __init__(self, engine: Engine, job: Job, on_abort: Callable[[], None] | None = None) -> None:
+        self._engine, self.job, self._on_abort = engine, job, on_abort
 
     def abort(self) -> None:
         """Stop the work; no callback follows."""
         self._engine.abort(self.job)
+        if self._on_abort is not None:
+            self._on_abort()
 
 
 class Fleet:
     """Engines by name (`P0`, `D1`, `R0`) on one clock."""
 
-    def __init__(self, notation: str, profile: EngineProfile, events: Events) -> None:
+    def __init__(
+        self,
+        notation: str,
+        profile: EngineProfile,
+        events: Events,
+        load_failure: LoadFailure = LoadFailure.FAIL,
+    ) -> None:
         self.notation = notation
         self.profile = profile
         self.events = events
@@ -125,6 +158,7 @@ class Fleet:
             for index in range(count):
                 name = f"{role}{index}"
                 self.engines[name] = Engine(name, profile, events)
+                self.engines[name].recomputes = load_failure is LoadFailure.RECOMPUTE
                 self.roles[name] = role
         self.poisoned_reads = 0
         self.leases_expired = 0
@@ -132,6 +166,7 @@ class Fleet:
         self.witness: Witness | None = None
         self._links_busy_until_s = dict.fromkeys(self.engines, 0.0)
         self._leases: dict[str, _Lease] = {}
+        self._met: set[tuple[str, str]] = set()
         self._issued = 0
 
     @property
@@ -144,12 +179,17 @@ class Fleet:
         was_alive = self.engines[node].alive
         self._links_busy_until_s[node] = 0.0
         self.engines[node].kill()
+        self._met = {pair for pair in self._met if pair[0] != node}
         if was_alive and self.witness is not None:
             self.witness.died(node)
 
     def revive(self, node: str) -> None:
         """The node comes back, empty."""
         self.engines[node].revive()
+
+    def met(self, reader: str) -> list[str]:
+        """Engines that a node has read from: their side channel is asked no more."""
+        return [owner for node, owner in self._met if node == reader]
 
     def call(
         self,
@@ -190,7 +230,8 @@ class Fleet:
             self._prepare_pull(node, job, params or {})
         engine = self.engines[node]
         engine.submit(job, arrived_s)
-        return Call(engine, job)
+        hangs = kind is Kind.RECEIVE and not isinstance((params or {}).get("remote_request_id"), str)
+        return Call(engine, job, (lambda: self.kill(node)) if hangs else None)
 
     def refuse(self, params: Mapping[str, object]) -> None:
         """The decode leg was refused before it reached its engine: P need not wait for it."""
@@ -225,30 +266,25 @@ class Fleet:
     def _prepare_pull(self, node: str, job: Job, params: Mapping[str, object]) -> None:
         remote_id, blocks = params.get("remote_request_id"), params.get("remote_block_ids")
         if not isinstance(remote_id, str) or not blocks:
-            # As vLLM does: an assertion fails in the engine core and the process is gone.
-            self.events.after(0.0, self.kill, node)
+            if not blocks:  # as vLLM does: an assertion fails in the engine core and the process is gone
+                self.events.after(0.0, self.kill, node)
             job.transfer = lambda job, arrived: None
             return
         lease = self._leases.get(remote_id)
         if lease is not None:
             lease.reader = job
         owner = self.engines.get(str(params.get("remote_engine_id")))
-        job.transfer = lambda job, arrived: self._pull(node, remote_id, owner, lease, job, arrived)
+        readable, answered = params.get("readable") is not False, bool(params.get("side_channel"))
+        offer = _Offer(remote_id, owner, lease, readable, answered)
+        job.transfer = lambda job, arrived: self._pull(node, offer, job, arrived)
 
-    def _pull(
-        self,
-        node: str,
-        remote_id: str,
-        owner: Engine | None,
-        lease: _Lease | None,
-        job: Job,
-        arrived: Callable[[bool], None],
-    ) -> None:
-        if owner is None or not owner.alive or (lease is not None and not self._owner_lives(lease)):
-            if self.witness is not None:
-                self.witness.pull_failed(node)
-            self.events.after(0.0, arrived, False)
+    def _pull(self, node: str, offer: _Offer, job: Job, arrived: Callable[[bool], None]) -> None:
+        remote_id, owner, lease = offer.remote_id, offer.owner, offer.lease
+        lives = owner is not None and owner.alive and (lease is None or self._owner_lives(lease))
+        if owner is None or not lives or not offer.readable or owner.name == node:
+            self.events.after(self._gives_up_s(node, offer), self._not_pulled, node, arrived)
             return
+        self._met.add((node, owner.name))
         if lease is None or lease.over:
             self.poisoned_reads += 1
             job.poisoned = True
@@ -267,6 +303,20 @@ class Fleet:
         self.events.at(
             start_s + took_ms / 1e3, self._pulled, node, remote_id, lease, (job.left, took_ms / 1e3), arrived
         )
+
+    def _gives_up_s(self, node: str, offer: _Offer) -> float:
+        """How long it takes to learn that nothing can be read."""
+        owner = offer.owner
+        if owner is not None:
+            known = owner.name == node or not offer.readable or (node, owner.name) in self._met
+        else:  # a stranger answers at once, but a D that only fails the request looks again no earlier
+            known = offer.answered and self.engines[node].recomputes
+        return 0.0 if known else HANDSHAKE_S
+
+    def _not_pulled(self, node: str, arrived: Callable[[bool], None]) -> None:
+        if self.witness is not None:
+            self.witness.pull_failed(node)
+        arrived(False)
 
     def _pulled(
         self, node: str, remote_id: str, lease: _Lease, read: tuple[int, float], arrived: Callable[[bool], None]

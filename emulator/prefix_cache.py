@@ -120,6 +120,27 @@ class PrefixCache:
         self.reserved_tokens += grant.reserved_tokens
         return grant
 
+    def hold(self, grant: Grant) -> None:
+        """The prompt is computed: others hit it from now on, and it stays pinned until the grant is released."""
+        if grant.generation != self._generation:
+            return
+        computed = sum(tokens for _, tokens in grant.prompt) - grant.hit_tokens
+        grant.reserved_tokens -= computed
+        self.reserved_tokens -= computed
+        held = dict(grant.pinned)
+        for key, tokens in grant.prompt:
+            segment = self._segments.setdefault(key, _Segment(0))
+            self._idle_tokens -= segment.idle
+            self.resident_tokens += max(0, tokens - segment.tokens)
+            segment.tokens = max(segment.tokens, tokens)
+            if key in held:
+                segment.pins.remove(held[key])
+            segment.pins.append(tokens)
+            self._idle_tokens += segment.idle
+            if not segment.idle:
+                self._idle.pop(key, None)
+        grant.pinned = list(grant.prompt)
+
     def release(self, grant: Grant, kept: Prompt) -> None:
         """End a request; `kept` is the path whose KV stays cached (empty: nothing new stays).
 

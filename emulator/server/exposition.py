@@ -14,7 +14,7 @@ from ..profiles import EngineProfile
 from .lag import BOUNDS_S, Lag
 from .metrics import SPECS, Counts, Spec
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 
 
 def page(counts: Counts, role: Role, model: str, profile: EngineProfile, max_model_len: int) -> str:

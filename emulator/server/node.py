@@ -26,11 +26,12 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import RawRequestMessage
 
 from ..fleet import Fleet, Role
-from . import errors, nixl
+from . import doors, errors, nixl
 from .bodies import Ask, Limits, read_chat, read_text
 from .clock import WallClock
-from .errors import ApiError
+from .errors import ApiError, Detail
 from .exposition import CONTENT_TYPE, lag_page, page
+from .http_counts import HttpCounts
 from .lag import Lag
 from .metrics import Counts
 from .replies import Envelope, fingerprint
@@ -83,6 +84,7 @@ class Node:
         self.clock = clock
         self.lag = lag
         self.counts = Counts()
+        self.http = HttpCounts()
         self.taint = Taint()
         self.aborted = 0
         self.host, self.port = "", 0
@@ -97,9 +99,12 @@ class Node:
             "/v1/chat/completions": {"POST": self._chat},
             "/v1/completions": {"POST": self._text},
             "/v1/models": {"GET": self._models},
+            "/tokenize": {"POST": self._door(doors.tokenize)},
+            "/detokenize": {"POST": self._door(doors.detokenize)},
             "/health": {"GET": self._health},
             "/ping": {"GET": self._health, "POST": self._health},
-            "/version": {"GET": self._version},
+            "/version": {"GET": self._door(doors.version)},
+            "/load": {"GET": self._door(doors.load)},
             "/metrics": {"GET": self._metrics},
             "/metrics/": {"GET": self._metrics},
         }
@@ -156,6 +161,7 @@ class Node:
             return
         self._break_off()
         self.counts = Counts()
+        self.http = HttpCounts()
         self.taint.clear()
         with self.clock:
             self.fleet.revive(self.name)
@@ -203,17 +209,31 @@ class Node:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         echoed = _request_id(request) or uuid4().hex
+        since_s = time.monotonic()
+        known = request.path in self._routes
         try:
-            methods = self._routes.get(request.path)
             if self._options.api_key is not None and request.path.startswith("/v1") and not self._authorized(request):
-                return _json(errors.UNAUTHORIZED, 401, echoed)
-            if methods is None:
-                raise ApiError(404, "Not Found", "Not Found")
-            if request.method not in methods:
-                raise ApiError(405, "Method Not Allowed", "Method Not Allowed")
-            return await methods[request.method](request, echoed)
+                response: web.StreamResponse = _json(errors.UNAUTHORIZED, 401, echoed)
+            else:
+                response = await self._route(request, echoed)
         except ApiError as error:
-            return _json(error.body(), error.status, echoed)
+            response = _json(error.body(), error.status, echoed, error.headers)
+        path, took_s = request.path if known else None, time.monotonic() - since_s
+        received, sent = request.content_length or 0, response.content_length or 0
+        self.http.answered(path, request.method, response.status, received, sent, took_s)
+        return response
+
+    async def _route(self, request: web.BaseRequest, echoed: str) -> web.StreamResponse:
+        methods = self._routes.get(request.path)
+        if methods is None:
+            shorter = request.path.rstrip("/")
+            if shorter in self._routes:
+                where = {"Location": f"http://{request.host}{shorter}"}
+                return web.Response(status=307, headers=_headers(None, echoed) | where)
+            raise Detail(404, "Not Found")
+        if request.method not in methods:
+            raise Detail(405, "Method Not Allowed", Allow=", ".join(sorted(methods)))
+        return await methods[request.method](request, echoed)
 
     def _arrived_s(self, request: web.BaseRequest) -> float:
         """Engine time at which the request was here: what is done with it since then is part of the front's time."""
@@ -235,8 +255,6 @@ class Node:
     async def _generate(
         self, request: web.BaseRequest, echoed: str, read: Callable[[bytes, Limits], Ask]
     ) -> web.StreamResponse:
-        if request.content_type != "application/json":
-            raise errors.invalid("Unsupported Media Type: Only 'application/json' is allowed")
         raw = await _body(request)
         arrived_s = self._arrived_s(request)
         try:
@@ -254,6 +272,7 @@ class Node:
             self._fingerprint,
             ask.chat,
             ask.include_usage,
+            ask.extras,
         )
         turn = Turn(self, ask, base, arrived_s, self._hand_over(ask))
         try:
@@ -278,7 +297,7 @@ class Node:
         transport = request.transport
         if transport is None:
             raise asyncio.CancelledError
-        turn.stream = Stream(transport, request.version >= HttpVersion11, envelope)
+        turn.stream = Stream(transport, request.version >= HttpVersion11, envelope, turn.ask.parts)
         with self.clock:
             turn.begin()
         try:
@@ -295,18 +314,22 @@ class Node:
         profile = self.fleet.profile
         blocks = max(-(-part.rendered.tokens // profile.block_tokens) for part in ask.parts)
         node_blocks = 1 + profile.kv_capacity_tokens // profile.block_tokens
-        return dict(nixl.from_wire(ask.kv_transfer_params, blocks, node_blocks, self._side_ports))
+        met = self.fleet.met(self.name)
+        return dict(nixl.from_wire(ask.kv_transfer_params, blocks, node_blocks, self._side_ports, met))
 
     def _handle_for_client(self, turn: Turn) -> dict[str, object] | None:
         reply = turn.sequences[0].reply
         if reply is None or reply.kv_transfer_params is None:
             return None
-        blocks = -(-reply.prompt_tokens // self.block_tokens)
+        # P keeps what it has computed: all but the last token that it made.
+        kept = reply.prompt_tokens + turn.sequences[0].script.tokens - 1
+        blocks = -(-kept // self.block_tokens)
         first, room = self._next_block, self.fleet.profile.kv_capacity_tokens // self.block_tokens
         if first + blocks > room:
             first = 1
         self._next_block = first + blocks
-        return nixl.to_wire(reply.kv_transfer_params, turn.ask.chat, first, self._side_ports[self.name])
+        numbers = range(first, first + blocks)
+        return nixl.to_wire(reply.kv_transfer_params, turn.ask.chat, numbers, kept, self._side_ports[self.name])
 
     def _refuse_hand_over(self, raw: bytes) -> None:
         """A decode leg that never reaches the engine lets P's blocks go, as in vLLM."""
@@ -320,45 +343,25 @@ class Node:
 
     # -- the rest --------------------------------------------------------------------------------------------
 
+    def _door(self, answer: doors.Door) -> Handler:
+        async def handle(request: web.BaseRequest, echoed: str) -> web.StreamResponse:
+            raw = await _body(request) if request.method == "POST" else b""
+            return _json(json.dumps(answer(raw, self._limits), ensure_ascii=False).encode(), 200, echoed)
+
+        return handle
+
     async def _models(self, request: web.BaseRequest, echoed: str) -> web.StreamResponse:
-        created = int(self.counts.started)
-        permission = {
-            "id": f"modelperm-{uuid4().hex[:16]}",
-            "object": "model_permission",
-            "created": created,
-            "allow_create_engine": False,
-            "allow_sampling": True,
-            "allow_logprobs": True,
-            "allow_search_indices": False,
-            "allow_view": True,
-            "allow_fine_tuning": False,
-            "organization": "*",
-            "group": None,
-            "is_blocking": False,
-        }
-        card = {
-            "id": self._options.model,
-            "object": "model",
-            "created": created,
-            "owned_by": "vllm",
-            "root": self._options.model,
-            "parent": None,
-            "max_model_len": self._options.max_model_len,
-            "permission": [permission],
-        }
-        return _json(json.dumps({"object": "list", "data": [card]}).encode(), 200, echoed)
+        return _json(doors.models(self._limits, int(self.counts.started)), 200, echoed)
 
     async def _health(self, request: web.BaseRequest, echoed: str) -> web.StreamResponse:
         alive = self.fleet.engines[self.name].alive
         return web.Response(status=200 if alive else 503, headers=_headers(None, echoed))
 
-    async def _version(self, request: web.BaseRequest, echoed: str) -> web.StreamResponse:
-        return _json(b'{"version":"0.32.0"}', 200, echoed)
-
     async def _metrics(self, request: web.BaseRequest, echoed: str) -> web.StreamResponse:
         with self.clock:
             self.counts.look(self.fleet.engines[self.name])
         text = page(self.counts, self.role, self._options.model, self.fleet.profile, self._options.max_model_len)
+        text += self.http.page()
         text += lag_page(self.lag, self.clock.speed, {"emulator_aborted_requests_total": self.aborted})
         return web.Response(body=text.encode(), headers=_headers(CONTENT_TYPE, echoed))
 
@@ -370,18 +373,21 @@ def _request_id(request: web.BaseRequest) -> str | None:
 
 
 async def _body(request: web.BaseRequest) -> bytes:
+    """A JSON body. Raises ApiError."""
+    if request.content_type != "application/json":
+        raise errors.unsupported()
     try:
         return await request.read()
     except web.HTTPRequestEntityTooLarge:
         raise ApiError(413, f"Request body exceeds {MAX_BODY_BYTES} bytes", "Request Entity Too Large") from None
 
 
-def _json(body: bytes, status: int, echoed: str) -> web.Response:
-    return web.Response(body=body, status=status, headers=_headers("application/json", echoed))
+def _json(body: bytes, status: int, echoed: str, more: dict[str, str] | None = None) -> web.Response:
+    return web.Response(body=body, status=status, headers=_headers("application/json", echoed) | (more or {}))
 
 
 def _headers(content_type: str | None, echoed: str) -> dict[str, str]:
-    headers = {"Server": "uvicorn", "X-Request-Id": echoed}
+    headers = {"Server": "uvicorn", "Vary": "Origin", "X-Request-Id": echoed}
     if content_type is not None:
         headers["Content-Type"] = content_type
     return headers

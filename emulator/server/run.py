@@ -27,7 +27,7 @@ from typing import TypeVar
 from aiohttp import web
 
 from ..events import Events
-from ..fleet import Fleet, Role
+from ..fleet import Fleet, LoadFailure, Role
 from ..profiles import EngineProfile
 from .clock import WallClock
 from .control import LOOPBACK, Control
@@ -106,6 +106,7 @@ async def serve(
     api_key: str | None = None,
     control_port: int | None = None,
     lag_bound_s: float = LAG_BOUND_S,
+    load_failure: LoadFailure = LoadFailure.FAIL,
 ) -> RunningFleet:
     """Start a fleet on the running event loop.
 
@@ -116,7 +117,7 @@ async def serve(
     if not 1 < limit <= profile.kv_capacity_tokens:
         raise ValueError(f"max_model_len must be 2 to {profile.kv_capacity_tokens} (the KV memory), got {limit}")
     events = Events()
-    fleet = Fleet(topology, profile, events)
+    fleet = Fleet(topology, profile, events, load_failure)
     clock = WallClock(events, speed)
     lag = Lag(lag_bound_s / speed)
     options = Options(model or profile.model, limit, api_key)

@@ -80,6 +80,15 @@ def write(
     return Script(voice, tokens, text, "stop", string, held_back)
 
 
+def structured(voice: str, text: str, max_tokens: int | None, room: int) -> Script:
+    """An answer that a schema or a choice dictates: it stops by itself, unless the limit comes first."""
+    whole = count(text)
+    tokens = min(whole, room, whole if max_tokens is None else max_tokens)
+    if tokens < whole:
+        return Script(voice, tokens, text.encode()[: tokens * BYTES_PER_TOKEN].decode(errors="ignore"), "length")
+    return Script(voice, tokens, text, "stop")
+
+
 def tool_script(voice: str, tool: Mapping[str, object], max_tokens: int | None, room: int, named: bool) -> Script:
     """An answer that calls a tool; a named one ends with "stop", a required one with "tool_calls", as in vLLM."""
     name = str(tool.get("name"))

@@ -10,10 +10,13 @@ A client that reads too slowly is written to all the same: what waits in memory 
 from __future__ import annotations
 
 from asyncio import Transport
+from collections.abc import Sequence
 
 from .bodies import Part
+from .logprobs import tokens_of
 from .replies import Envelope, Usage
 from .script import Script
+from .tokens import BYTES_PER_TOKEN
 
 DONE = b"data: [DONE]\n\n"
 _PROBE = "wxyz"
@@ -22,14 +25,21 @@ _PROBE = "wxyz"
 class Stream:
     """The events of one answer on one connection."""
 
-    def __init__(self, transport: Transport, chunked: bool, envelope: Envelope) -> None:
+    def __init__(self, transport: Transport, chunked: bool, envelope: Envelope, parts: Sequence[Part]) -> None:
         self._transport = transport
+        self._unopened = parts
         self._chunked = chunked
         self._envelope = envelope
 
     def teller(self, part: Part, script: Script, usage_each: bool) -> Teller:
         """Who tells one choice of it."""
         return Teller(self, self._envelope, part, script, usage_each)
+
+    def openings(self, usage: str) -> list[bytes]:
+        """The chunks before the first token of all, once: vLLM begins all choices together."""
+        parts, self._unopened = self._unopened, ()
+        opened = [self._envelope.opening(part, usage) for part in parts]
+        return [event for event in opened if event]
 
     def write(self, *events: bytes) -> None:
         """Events that are due together."""
@@ -57,8 +67,11 @@ class Teller:
         self._usage_each = usage_each
         self._pieces = script.pieces()
         self._called = False
-        self._plain = script.tool is None and not usage_each
-        head, tail = stream.frame(self._event(1, _PROBE)).split(_PROBE.encode(), 1) if self._plain else (b"", b"")
+        extras = envelope.extras
+        self._tokens = tokens_of(script.text, script.tokens) if extras.of_tokens else []
+        self._echo = part.prelude.text or "" if not envelope.chat else ""
+        self._plain = script.tool is None and not usage_each and not extras.of_tokens
+        head, tail = stream.frame(self._event(0, _PROBE)).split(_PROBE.encode(), 1) if self._plain else (b"", b"")
         self._head, self._tail = head, tail
 
     def tell(self, token: int, closing: Usage | None) -> None:
@@ -70,9 +83,8 @@ class Teller:
             return
         events = []
         if token == 1:
-            opening = self._envelope.opening(self._part.index, self._usage(0))
-            events += [opening] if opening else []
-        if piece is not None or last:
+            events += self._stream.openings(self._usage(0))
+        if piece is not None or last or (token == 1 and self._echo):
             events.append(self._event(token, piece or ""))
         if closing is not None:
             events += [self._envelope.usage(closing)] if self._envelope.include_usage else []
@@ -81,16 +93,18 @@ class Teller:
             self._stream.write(*events)
 
     def _event(self, token: int, piece: str) -> bytes:
-        delta = self._envelope.delta(
-            self._part, self._script, piece, self._script.tool is not None and not self._called
-        )
-        self._called = token > 0 and self._script.tool is not None
+        part, script = self._part, self._script
+        shown = self._echo + piece if token == 1 else piece
+        delta = self._envelope.delta(part, script, shown, script.tool is not None and not self._called)
+        self._called = token > 0 and script.tool is not None
         usage = self._usage(token)
-        if token == self._script.tokens:
-            return self._envelope.last(self._part.index, delta, self._script, usage)
-        return self._envelope.token(self._part.index, delta, usage)
+        made, tokens = BYTES_PER_TOKEN * (token - 1), self._tokens[max(0, token - 1) : token]
+        if token == script.tokens:
+            return self._envelope.last(part, delta, script, usage, made, tokens)
+        return self._envelope.token(part, delta, usage, made, tokens)
 
     def _usage(self, made: int) -> str:
         if not self._usage_each:
             return ""
-        return f',"usage":{Usage(self._part.rendered.tokens, made, 0, None).short()}'
+        counts = Usage(self._part.rendered.tokens, made, 0, None)
+        return f',"usage":{counts.short(self._envelope.chat)}'

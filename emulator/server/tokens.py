@@ -12,14 +12,15 @@ an assistant message is found again as far as it is what this model would have s
 token on it is new text. An answer is the same whatever max_tokens, seed or temperature are; shorter is a prefix.
 
 Tools, tool calls and content parts other than text count as their canonical JSON; an answer that calls a tool
-counts as `name(arguments)`. Raw prompts (/v1/completions, token ids) are cut into blocks of `block_tokens`: their
-prompts share whole blocks, their answers are not found again. Reasoning fields of history are ignored, as most
-chat templates drop them.
+counts as `name(arguments)`. Raw prompts (/v1/completions, token ids) are cut into blocks of `block_tokens`, which they
+share; in a text, what this model would have said at that place is found again too. Reasoning fields of history are
+ignored, as most chat templates drop them.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b, shake_128
@@ -33,6 +34,7 @@ _CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
 # An answer neither begins nor ends with a blank: clients that strip it still send back the same text.
 _FIRST = tuple(f"{a.upper()}{b}{c}{d}" for a in _CONSONANTS for b in _VOWELS for c in _CONSONANTS for d in _VOWELS)
 _LATER = tuple(f" {a}{b}{c}" for a in _CONSONANTS for b in _VOWELS for c in _CONSONANTS)
+_BEGINS = re.compile(f"(?=[{_CONSONANTS.upper()}][{_VOWELS}][{_CONSONANTS}][{_VOWELS}])".encode())
 _PLAIN: dict[str, object] = {"integer": 7, "number": 7.5, "boolean": True, "array": [], "object": {}, "null": None}
 
 Message = Mapping[str, object]
@@ -45,11 +47,13 @@ class Rendered:
     prompt: Prompt
     tokens: int
     voice: str
+    counted: bool = False
+    """Whether it came as token ids."""
 
 
 def render_chat(messages: Sequence[Message], tools: object, salt: str, tool: Mapping[str, object] | None) -> Rendered:
     """A conversation. `tool` is the function that the answer must call, if it must."""
-    chain = _key("chat", salt)
+    chain = _key("chat")
     prompt: list[tuple[str, int]] = []
     if tools:
         data = _canonical(tools)
@@ -69,22 +73,68 @@ def render_chat(messages: Sequence[Message], tools: object, salt: str, tool: Map
         chain = after
     voice = _voice(chain, None if tool is None else str(tool.get("name")))
     prompt.append((voice, HEADER_TOKENS))
-    return Rendered(tuple(prompt), sum(tokens for _, tokens in prompt), voice)
+    return Rendered(_salted(prompt, salt), sum(tokens for _, tokens in prompt), voice)
+
+
+def chat_text(messages: Sequence[Message], tools: object) -> str:
+    """A conversation as one text of as many tokens as `render_chat` counts."""
+    said = [("tools", _canonical(tools))] if tools else []
+    said += [(str(m.get("role")), content_text(m.get("content")) + _extra(m)) for m in messages]
+    return "".join(_padded(f"<|{role}|>", HEADER_TOKENS) + _padded(text, count(text)) for role, text in said) + _padded(
+        "<|assistant|>", HEADER_TOKENS
+    )
 
 
 def render_raw(text: str | Sequence[int], salt: str, block_tokens: int) -> Rendered:
     """A prompt without messages: text, or token ids."""
     if isinstance(text, str):
-        data, width = text.encode("utf-8", "surrogatepass"), BYTES_PER_TOKEN
-    else:
-        data, width = pack(f"<{len(text)}q", *text), 8
-    chain = _key("raw", salt, str(width))
-    prompt = []
-    for start in range(0, len(data), width * block_tokens):
-        piece = data[start : start + width * block_tokens]
-        chain = blake2b(piece, digest_size=12, key=chain.encode()).hexdigest()
-        prompt.append((chain, -(-len(piece) // width)))
-    return Rendered(tuple(prompt), -(-len(data) // width), chain)
+        data = text.encode("utf-8", "surrogatepass")
+        prompt, voice = _raw_text(data, BYTES_PER_TOKEN * block_tokens)
+        return Rendered(_salted(prompt, salt), sum(tokens for _, tokens in prompt), voice)
+    prompt, voice = [], _key("raw", "8")
+    for start in range(0, len(text), block_tokens):
+        block = text[start : start + block_tokens]
+        voice = _chained(voice, pack(f"<{len(block)}q", *block))
+        prompt.append((voice, len(block)))
+    return Rendered(_salted(prompt, salt), len(text), voice, counted=True)
+
+
+def _raw_text(data: bytes, block: int) -> tuple[list[tuple[str, int]], str]:
+    """Blocks of a text, and within it what this model would have said at that place, under the key before it."""
+    prompt: list[tuple[str, int]] = []
+    chain, at = _key("raw", str(BYTES_PER_TOKEN)), 0
+    for begin in (match.start() for match in _BEGINS.finditer(data)):
+        if begin <= at:
+            continue
+        while begin - at > block:
+            chain = _chained(chain, data[at : at + block])
+            prompt.append((chain, block // BYTES_PER_TOKEN))
+            at += block
+        voice = _chained(chain, data[at:begin])
+        own = _said(voice, data[begin:])
+        if own < 2:  # one word may be chance
+            continue
+        prompt.append((voice, -(-(begin - at) // BYTES_PER_TOKEN) + own))
+        at = begin + own * BYTES_PER_TOKEN
+        chain = _chained(voice, data[begin:at])
+    while at < len(data):
+        chain = _chained(chain, data[at : at + block])
+        prompt.append((chain, -(-min(block, len(data) - at) // BYTES_PER_TOKEN)))
+        at += block
+    return prompt, chain
+
+
+def _said(voice: str, data: bytes) -> int:
+    """How many whole tokens at the beginning of `data` this voice would say."""
+    if draw(voice, 1).encode() != data[:BYTES_PER_TOKEN]:
+        return 0
+    expected = draw(voice, len(data) // BYTES_PER_TOKEN).encode()
+    same = next((at for at, (a, b) in enumerate(zip(expected, data, strict=False)) if a != b), len(expected))
+    return same // BYTES_PER_TOKEN
+
+
+def _chained(chain: str, data: bytes) -> str:
+    return blake2b(data, digest_size=12, key=chain.encode()).hexdigest()
 
 
 def count(text: str) -> int:
@@ -98,6 +148,11 @@ def draw(voice: str, tokens: int) -> str:
     numbers = [dice[i] << 8 | dice[i + 1] for i in range(0, len(dice), 2)]
     first = _FIRST[numbers[0] % len(_FIRST)] if numbers else ""
     return first + "".join([_LATER[number % len(_LATER)] for number in numbers[1:]])
+
+
+def word(number: int) -> str:
+    """One of the words, of one token each, that answers are made of."""
+    return _LATER[number % len(_LATER)]
 
 
 def natural_tokens(voice: str) -> int:
@@ -157,6 +212,17 @@ def _own_tokens(chain: str, text: str, calls: object, tools: object) -> tuple[st
     if same == len(said) == len(expected):
         return voice, count(said)
     return voice, same // BYTES_PER_TOKEN
+
+
+def _salted(prompt: Sequence[tuple[str, int]], salt: str) -> Prompt:
+    """A salt parts the caches, and changes nothing of what the model says."""
+    return tuple((_key(salt, key), tokens) for key, tokens in prompt) if salt else tuple(prompt)
+
+
+def _padded(text: str, tokens: int) -> str:
+    """Blanks behind it, or its end cut off, to that many tokens."""
+    data = text.encode("utf-8", "surrogatepass")[: tokens * BYTES_PER_TOKEN]
+    return data.ljust(tokens * BYTES_PER_TOKEN).decode("utf-8", "ignore")
 
 
 def _voice(chain: str, tool_name: str | None) -> str:

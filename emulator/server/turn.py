@@ -88,10 +88,10 @@ class Turn:
             self.done.set_exception(error)
 
     def usage(self) -> Usage:
-        """Tokens of all choices; cached ones as the last prompt's reply says, as in vLLM."""
-        reply = self.sequences[-1].reply
+        """Tokens of all choices; cached ones of the last prompt, in a stream of the first, as in vLLM."""
+        told = self.sequences[0 if self.stream is not None else -1]
+        reply, job = told.reply, told.job
         assert reply is not None
-        job = self.sequences[-1].job
         created = reply.prompt_tokens // self.host.block_tokens * self.host.block_tokens - reply.cached_tokens
         created = 0 if job.kind is Kind.RECEIVE else max(0, created)
         return Usage(

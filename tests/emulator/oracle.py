@@ -114,6 +114,14 @@ class PlainCache:
                 self.recency.remove(key)
         return hold
 
+    def computed(self, hold: Hold, prompt: Path) -> None:
+        hold.room -= sum(tokens for _, tokens in prompt) - hold.hit
+        hold.cached = dict(prompt)
+        for key, tokens in prompt:
+            if key not in self.recency:
+                self.recency.append(key)
+            self.tokens[key] = max(self.tokens.get(key, 0), tokens)
+
     def end(self, hold: Hold, kept: Path) -> None:
         self.holds.remove(hold)
         for key in [*reversed(hold.cached), *(key for key, _ in reversed(kept))]:
@@ -315,6 +323,7 @@ class Oracle:
 
     def prefilled(self, live: Live) -> None:
         assert live.hold is not None
+        self.cache.computed(live.hold, live.task.prompt)
         self.finish(live, self.now_s)
         self.later(self.now_s + live.task.hold_s, self.cache.end, live.hold, live.task.prompt)
 
