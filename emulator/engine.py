@@ -8,7 +8,11 @@ joins at the next step boundary, as in the real engine.
 
 Three kinds of job: *prefill* (a P node's leg: compute the prompt, keep it under a lease), *full* (prompt and
 answer here), *receive* (the prompt's KV is pulled from a P node as soon as there is memory for it, then the
-answer here). Memory for prompt and whole answer is reserved at admission; there is no preemption.
+answer here).
+
+Memory for prompt and whole answer is reserved at admission. With `preempts` it is taken token by token as in
+vLLM V1: where the running sequences need more than there is, the last admitted request gives way, joins the head
+of the queue and computes its prompt and what it had said again; nobody is admitted at that boundary.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from heapq import heapify, heappop, heappush
-from math import sqrt
+from math import inf, sqrt
 
 from .events import Events
 from .prefix_cache import Grant, PrefixCache, Prompt, prompt_tokens
@@ -54,6 +58,18 @@ class Job:
     grant: Grant | None = None
     left: int = 0
     """Prompt tokens still to compute."""
+    stall_ms: float | None = None
+    """RECEIVE: what taking it in costs the step that it joins; None: the profile's own."""
+    made: int = 0
+    """Tokens of the answer that were out when it last gave way: they are computed again as part of the prompt."""
+    preemptions: int = 0
+    admitted: int = 0
+    """Its place in the order in which the batch was joined: the last gives way first."""
+    entered_step: int = -1
+    """The engine's count of steps when it began to decode, -1 while it does not; it had then made `entered_made`
+    tokens over `entered_context` tokens of KV."""
+    entered_made: int = 0
+    entered_context: int = 0
     ended: bool = False
     streaming: bool = False
     """The first token is out."""
@@ -65,6 +81,14 @@ class Job:
     """When the scheduler got it."""
     scheduled_s: float = 0.0
     """When it was admitted; RECEIVE: when it joined the batch."""
+
+    @property
+    def known(self) -> Prompt:
+        """The prompt, and what was said before it gave way."""
+        if not self.made:
+            return self.prompt
+        key, tokens = self.prompt[-1]
+        return (*self.prompt[:-1], (key, tokens + self.made))
 
 
 @dataclass(slots=True)
@@ -79,6 +103,8 @@ class Stretch:
     growth_ms: float
     """Context read that each step adds to the next."""
     chunks: list[tuple[Job, int]] = field(default_factory=list)
+    grown: int = 1
+    """Steps whose memory has been taken; of use where the engine preempts."""
 
     def end_s(self, steps: int) -> float:
         """When that many of its steps are done."""
@@ -117,6 +143,9 @@ class Engine:
         """Counts process starts: what an earlier process held is gone."""
         self.busy_s = 0.0
         self.steps_done = 0
+        self.slowdown = 1.0
+        """Every step takes that many times as long."""
+        self.preemptions = 0
         self.on_stretch: Callable[[Stretch, list[Job]], None] | None = None
         """Told of each stretch as it begins, and of the jobs that get a token at the end of every step of it.
 
@@ -136,6 +165,7 @@ class Engine:
         self._stretch: Stretch | None = None
         self._plan = 0
         self._order = 0
+        self._admissions = 0
         self._aborted = False
 
     # -- the front -------------------------------------------------------------------------------------------
@@ -147,6 +177,7 @@ class Engine:
             return
         job.prompt_tokens = prompt_tokens(job.prompt)
         p = self.profile
+        self._settle()
         if job.kind is Kind.RECEIVE:
             front_ms = p.link.hop_ms
         else:
@@ -196,6 +227,14 @@ class Engine:
         """A new, empty process."""
         self.alive = True
 
+    def slow(self, factor: float) -> None:
+        """From the next step on, steps take `factor` times as long; 1 ends it."""
+        if not 0 < factor < inf:
+            raise ValueError(f"{self.name}: a slowdown is a finite factor above 0, got {factor}")
+        self.slowdown = factor
+        if self._stretch is not None:
+            self._cut_short()
+
     # -- what /metrics would say -----------------------------------------------------------------------------
 
     @property
@@ -222,6 +261,7 @@ class Engine:
     @property
     def kv_usage(self) -> float:
         """Share of the KV memory held by running requests and leases, 0..1 (idle cached blocks are free)."""
+        self._settle()
         return self.cache.in_use_tokens / self.cache.capacity_tokens
 
     # -- the scheduler ---------------------------------------------------------------------------------------
@@ -231,6 +271,7 @@ class Engine:
         if job.ended or epoch != self.epoch:
             return
         job.queued_s = self._events.now_s
+        self._settle()
         self._waiting.append(job)
         if job.kind is Kind.RECEIVE and len(self._waiting) == 1:
             # A transfer needs memory, not a step: it starts at once if there is room, joins when it arrived.
@@ -284,6 +325,7 @@ class Engine:
             self._stretch = None
             self.busy_s += now - stretch.start_s
             self.steps_done += stretch.steps
+            self._take_memory(stretch, stretch.steps)
             self._context_tokens += len(self._running) * stretch.steps
         if self._aborted:
             self._aborted = False
@@ -291,7 +333,8 @@ class Engine:
         if stretch is not None:
             self._finish(finished, stretch)
         stall_ms = self._join_received()
-        self._admit()
+        if not (self.profile.preempts and self._make_room()):
+            self._admit()
         # Compose before callbacks run: what they submit meets a busy engine, as it would over a network.
         self._compose(now, stall_ms)
         seen_s = now + self.profile.first_token_ms / 1e3
@@ -314,7 +357,7 @@ class Engine:
         running = self._running
         while running and running[0][0] <= self.steps_done:
             _, _, job = heappop(running)
-            self._context_tokens -= self._context(job, job.output_tokens)
+            self._context_tokens -= self._context(job)
             self._complete(job)
             finished.append((job, True))
         for job, new in stretch.chunks:
@@ -330,18 +373,23 @@ class Engine:
                 self.cache.hold(job.grant)
                 finished.append((job, True))
                 continue
-            job.streaming = True
-            finished.append((job, False))
-            if job.output_tokens == 1:
+            if not job.streaming:
+                job.streaming = True
+                finished.append((job, False))
+            if job.output_tokens == job.made + 1:
                 self._complete(job)
                 finished.append((job, True))
             else:
-                self._run(job, job.output_tokens - 1)
+                self._run(job, job.made + 1)
 
-    def _run(self, job: Job, steps: int) -> None:
+    def _run(self, job: Job, made: int) -> None:
+        """The sequence decodes from the next step on; `made` tokens of its answer are out."""
+        job.entered_step = self.steps_done
+        job.entered_made = made
+        job.entered_context = job.prompt_tokens + job.made
         self._order += 1
-        heappush(self._running, (self.steps_done + steps, self._order, job))
-        self._context_tokens += job.prompt_tokens
+        heappush(self._running, (self.steps_done + job.output_tokens - made, self._order, job))
+        self._context_tokens += job.entered_context
 
     def _join_received(self) -> float:
         stall_ms = 0.0
@@ -349,10 +397,11 @@ class Engine:
             if job.ended:
                 self._free(job)
                 continue
-            stall_ms += self.profile.link.receive_stall_ms
+            stall_ms += self.profile.link.receive_stall_ms if job.stall_ms is None else job.stall_ms
             job.scheduled_s = self._events.now_s
+            self._number(job)
             self._first_pending.append(job)
-            self._run(job, job.output_tokens)
+            self._run(job, 0)
         self._arrived.clear()
         return stall_ms
 
@@ -366,7 +415,7 @@ class Engine:
             if self.running + len(self._loading) + len(self._arrived) >= self.profile.max_sequences:
                 return
             try:
-                grant = self.cache.admit(job.prompt, job.output_tokens)
+                grant = self.cache.admit(job.known, job.output_tokens - job.made, ahead=not self.profile.preempts)
             except ValueError:
                 waiting.popleft()
                 self._events.after(0.0, self._fail, job)
@@ -375,10 +424,12 @@ class Engine:
                 return
             waiting.popleft()
             job.grant = grant
-            job.scheduled_s = self._events.now_s
-            job.cached_tokens = grant.hit_tokens
-            job.left = job.prompt_tokens - grant.hit_tokens
-            if job.kind is Kind.RECEIVE:
+            if not job.preemptions:
+                job.scheduled_s = self._events.now_s
+                job.cached_tokens = grant.hit_tokens
+            job.left = job.prompt_tokens + job.made - grant.hit_tokens
+            self._number(job)
+            if job.kind is Kind.RECEIVE and not job.preemptions:
                 assert job.transfer is not None
                 self._loading[job] = None
                 job.transfer(job, partial(self._received, job, self.epoch))
@@ -397,13 +448,15 @@ class Engine:
                 budget -= new
                 chunks.append((job, new))
         if chunks:
-            sizes = [(new, job.prompt_tokens - job.left) for job, new in chunks]
-            base = self._time.mixed_ms(batch, self._context_tokens, sizes, stall_ms)
+            sizes = [(new, job.prompt_tokens + job.made - job.left) for job, new in chunks]
+            base = self._time.mixed_ms(batch, self._context_tokens, sizes, stall_ms) * self.slowdown
             stretch = Stretch(now_s, 1, base, 0.0, 0.0, chunks)
         elif batch:
             steps = 1 if self._first_pending else self._running[0][0] - self.steps_done
-            kv = self._time.kv_read
-            base = self._time.decode_base_ms(batch) + stall_ms
+            if steps > 1 and self.profile.preempts:
+                steps = min(steps, 1 + self.cache.available_tokens // batch)
+            kv = self._time.kv_read * self.slowdown
+            base = (self._time.decode_base_ms(batch) + stall_ms) * self.slowdown
             stretch = Stretch(now_s, steps, base, kv * self._context_tokens, kv * batch)
         else:
             return
@@ -417,9 +470,9 @@ class Engine:
         for job in [job for job in self._chunking if job.ended]:
             self._chunking.remove(job)
             self._free(job)
-        for finish, _, job in self._by_order():
+        for _, _, job in self._by_order():
             if job.ended:
-                self._context_tokens -= self._context(job, job.output_tokens - (finish - self.steps_done))
+                self._context_tokens -= self._context(job)
                 self._free(job)
         self._running = [entry for entry in self._running if not entry[2].ended]
         heapify(self._running)
@@ -428,27 +481,76 @@ class Engine:
         """Running sequences in the order in which they began to decode."""
         return sorted(self._running, key=lambda entry: entry[1])
 
-    @staticmethod
-    def _context(job: Job, made: int) -> int:
-        """Tokens of KV that a sequence has when `made` tokens of its answer are out."""
-        return job.prompt_tokens + made - (0 if job.kind is Kind.RECEIVE else 1)
+    def _context(self, job: Job) -> int:
+        """Tokens of KV that a decoding sequence has now, between two steps."""
+        return job.entered_context + self.steps_done - job.entered_step
+
+    def _number(self, job: Job) -> None:
+        self._admissions += 1
+        job.admitted = self._admissions
 
     # -- memory ----------------------------------------------------------------------------------------------
 
+    def _settle(self) -> None:
+        """Take the memory of the steps that have begun by now: the closed form takes a stretch's at its end."""
+        stretch = self._stretch
+        if stretch is not None and stretch.steps > stretch.grown and self.profile.preempts:
+            self._take_memory(stretch, stretch.boundary_after(self._events.now_s))
+
+    def _take_memory(self, stretch: Stretch, steps: int) -> None:
+        if self.profile.preempts and steps > stretch.grown:
+            self.cache.grow(len(self._running) * (steps - stretch.grown))
+            stretch.grown = steps
+
+    def _make_room(self) -> bool:
+        """Memory for one token of each running sequence; whether somebody had to give way for it."""
+        running, chunking = self._running, self._chunking
+        gave_way = False
+        while running and self.cache.available_tokens < len(running):
+            self._preempt(max([*chunking, *(job for _, _, job in running)], key=lambda job: job.admitted))
+            running, gave_way = self._running, True
+        self.cache.grow(len(running))
+        return gave_way
+
+    def _preempt(self, job: Job) -> None:
+        """Back to the head of the queue; what it had said is computed again."""
+        self.preemptions += 1
+        job.preemptions += 1
+        if job in self._chunking:
+            self._chunking.remove(job)
+            self._free(job)
+        else:
+            self._context_tokens -= self._context(job)
+            self._running = [entry for entry in self._running if entry[2] is not job]
+            heapify(self._running)
+            job.made = job.entered_made + self.steps_done - job.entered_step
+            if job in self._first_pending:
+                self._first_pending.remove(job)
+            self._release(job, self._kept(job, job.made))
+            job.entered_step = -1
+        self._waiting.appendleft(job)
+
     def _complete(self, job: Job) -> None:
         job.ended = True
-        kept = job.prompt
-        if self.profile.reuse_responses:
-            key, tokens = kept[-1]
-            kept = (*kept[:-1], (key, tokens + job.output_tokens - 1))
-        assert job.grant is not None
-        self.cache.release(job.grant, kept)
-        job.grant = None
+        self._release(job, self._kept(job, job.output_tokens))
 
     def _free(self, job: Job) -> None:
         if job.grant is not None:
-            self.cache.release(job.grant, ())
-            job.grant = None
+            self._release(job, ())
+
+    def _kept(self, job: Job, made: int) -> Prompt:
+        """What stays cached when `made` tokens of the answer are out, of which the last has no KV yet."""
+        if not self.profile.reuse_responses or made < 1:
+            return job.prompt
+        key, tokens = job.prompt[-1]
+        return (*job.prompt[:-1], (key, tokens + made - 1))
+
+    def _release(self, job: Job, kept: Prompt) -> None:
+        assert job.grant is not None
+        if self.profile.preempts and job.entered_step >= 0:  # it has grown by a token a step
+            job.grant.reserved_tokens += self.steps_done - job.entered_step
+        self.cache.release(job.grant, kept)
+        job.grant = None
 
     def let_go(self, job: Job) -> None:
         """The lease of a prefilled prompt ended (read, or expired): its KV becomes ordinary cache."""

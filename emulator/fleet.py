@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Protocol
 
 from .engine import Engine, Job, Kind
 from .events import Events
 from .prefix_cache import Prompt
-from .profiles import EngineProfile, wire_ms
+from .profiles import EngineProfile, Link
 
 
 class Role(StrEnum):
@@ -29,6 +30,23 @@ class Role(StrEnum):
     PREFILL = "P"
     DECODE = "D"
     REPLICA = "R"
+    APPEND = "pD"
+    """In notation only: a D whose later turns are always computed there (the paper's x = 1)."""
+
+
+PAPER_TOPOLOGIES: dict[str, str] = {
+    "4R": "replica",
+    **dict.fromkeys(("1P_3D", "2P_2D", "3P_1D"), "x=0"),
+    **dict.fromkeys(("1P_3pD", "2P_2pD", "3P_1pD"), "x=1"),
+    "1P_2D_1pD": "x=1/3",
+    "2P_1D_1pD": "x=1/2",
+    "1P_1D_2pD": "x=2/3",
+    **dict.fromkeys(("1R_1P_2D", "1R_2P_1D", "2R_1P_1D"), "hybrid x=0"),
+    **dict.fromkeys(("1R_1P_2pD", "1R_2P_1pD", "2R_1P_1pD"), "hybrid x=1"),
+    "1R_1P_1D_1pD": "hybrid x=1/2",
+}
+"""The 17 configurations of the paper's Table 4 on four GPUs, as its data names them. A share x of append-prefills is
+a mix of D and pD nodes; replicas know no x."""
 
 
 class LoadFailure(StrEnum):
@@ -43,16 +61,16 @@ HANDSHAKE_S = 5.0
 
 
 def parse_topology(notation: str) -> dict[Role, int]:
-    """`2P_2D` → {P: 2, D: 2}. Raises ValueError with the accepted form."""
+    """`2P_2D` → {P: 2, D: 2}, `1P_2D_1pD` → {P: 1, D: 2, pD: 1}. Raises ValueError with the accepted form."""
     counts: dict[Role, int] = {}
     for part in notation.split("_"):
-        match = re.fullmatch(r"([1-9]\d{0,3})([PDR])", part)
+        match = re.fullmatch(r"([1-9]\d{0,3})(P|D|R|pD)", part)
         if match is None or Role(match[2]) in counts:
             raise ValueError(
-                f"topology {notation!r}: {part!r} is not a count and a role; write e.g. 1P_3D, 2P_2D or 4R"
+                f"topology {notation!r}: {part!r} is not a count and a role; write e.g. 1P_3D, 2P_2pD or 4R"
             )
         counts[Role(match[2])] = int(match[1])
-    if not counts.get(Role.DECODE) and not counts.get(Role.REPLICA):
+    if counts.keys() <= {Role.PREFILL}:
         raise ValueError(f"topology {notation!r} has nobody to decode; add D or R nodes, e.g. 2P_2D")
     return counts
 
@@ -140,7 +158,11 @@ class Call:
 
 
 class Fleet:
-    """Engines by name (`P0`, `D1`, `R0`) on one clock."""
+    """Engines by name (`P0`, `D1`, `pD0`, `R0`) on one clock.
+
+    `profiles` gives single nodes, or all of a role, other engines than `profile`: `{"P": ..., "D1": ...}`. All must
+    serve one model. A transfer goes by its P's link.
+    """
 
     def __init__(
         self,
@@ -148,22 +170,34 @@ class Fleet:
         profile: EngineProfile,
         events: Events,
         load_failure: LoadFailure = LoadFailure.FAIL,
+        profiles: Mapping[str, EngineProfile] = MappingProxyType({}),
     ) -> None:
         self.notation = notation
         self.profile = profile
         self.events = events
         self.engines: dict[str, Engine] = {}
         self.roles: dict[str, Role] = {}
+        """What each node's engine does; a pD is a D here."""
+        self.appends: frozenset[str]
+        """The pD nodes: whoever routes computes their later turns there."""
+        appends = []
         for role, count in parse_topology(notation).items():
             for index in range(count):
                 name = f"{role}{index}"
-                self.engines[name] = Engine(name, profile, events)
+                own = profiles.get(name, profiles.get(role.value, profile))
+                self.engines[name] = Engine(name, own, events)
                 self.engines[name].recomputes = load_failure is LoadFailure.RECOMPUTE
-                self.roles[name] = role
+                self.roles[name] = Role.DECODE if role is Role.APPEND else role
+                if role is Role.APPEND:
+                    appends.append(name)
+        self.appends = frozenset(appends)
+        _same_model(self.engines, profiles)
         self.poisoned_reads = 0
         self.leases_expired = 0
         self.transferred_tokens = 0
         self.witness: Witness | None = None
+        self.links: dict[str, Link] = {name: engine.profile.link for name, engine in self.engines.items()}
+        """The KV path out of each node, as it is now."""
         self._links_busy_until_s = dict.fromkeys(self.engines, 0.0)
         self._leases: dict[str, _Lease] = {}
         self._met: set[tuple[str, str]] = set()
@@ -190,6 +224,11 @@ class Fleet:
     def met(self, reader: str) -> list[str]:
         """Engines that a node has read from: their side channel is asked no more."""
         return [owner for node, owner in self._met if node == reader]
+
+    def set_bandwidth(self, gb_s: float, node: str | None = None) -> None:
+        """From now on the link of `node`, or every link, has that speed in GB/s; what is on its way is not touched."""
+        for name in self.engines if node is None else (node,):
+            self.links[name] = replace(self.links[name], bandwidth_gb_s=gb_s)
 
     def call(
         self,
@@ -246,10 +285,11 @@ class Fleet:
             return Reply(job.prompt_tokens, cached, job.output_tokens)
         self._issued += 1
         remote_id = f"chatcmpl-{job.request_id}-{self._issued:08x}"
-        lease = _Lease(job, node, self.engines[node].epoch, self.events.now_s + self.profile.lease_s)
+        profile = self.engines[node].profile
+        lease = _Lease(job, node, self.engines[node].epoch, self.events.now_s + profile.lease_s)
         self._leases[remote_id] = lease
         self.events.at(lease.expires_s, self._expire, remote_id)
-        blocks = -(-job.prompt_tokens // self.profile.block_tokens)
+        blocks = -(-job.prompt_tokens // profile.block_tokens)
         handle: dict[str, object] = {
             "do_remote_prefill": True,
             "do_remote_decode": False,
@@ -295,14 +335,16 @@ class Fleet:
         if lease.job.prompt != job.prompt:  # another prompt's handle: vLLM compares no tokens either
             self.poisoned_reads += 1
             job.poisoned = True
-        link = self.profile.link
-        start_s = max(self.events.now_s, self._links_busy_until_s[lease.owner])
-        took_ms = link.fixed_ms + wire_ms(job.left, self.profile.kv_bytes_per_token, link.bandwidth_gb_s)
+        link = self.links[lease.owner]
+        busy_until_s = self._links_busy_until_s[lease.owner]
+        start_s = max(self.events.now_s, busy_until_s)
+        sent = job.prompt_tokens if link.whole_prompt else job.left
+        computed = lease.job.prompt_tokens - lease.job.cached_tokens
+        took_ms = link.send_ms(sent, computed, busy_until_s > self.events.now_s, owner.profile.kv_bytes_per_token)
         self._links_busy_until_s[lease.owner] = start_s + took_ms / 1e3
-        self.transferred_tokens += job.left
-        self.events.at(
-            start_s + took_ms / 1e3, self._pulled, node, remote_id, lease, (job.left, took_ms / 1e3), arrived
-        )
+        self.transferred_tokens += sent
+        job.stall_ms = link.stall_ms(sent, owner.profile.kv_bytes_per_token)
+        self.events.at(start_s + took_ms / 1e3, self._pulled, node, remote_id, lease, (sent, took_ms / 1e3), arrived)
 
     def _gives_up_s(self, node: str, offer: _Offer) -> float:
         """How long it takes to learn that nothing can be read."""
@@ -337,7 +379,8 @@ class Fleet:
             return
         if self._owner_lives(lease):
             if lease.reader is not None and not lease.reader.ended:  # the reader's heartbeats keep it
-                self.events.after(self.profile.lease_s, self._expire, remote_id)
+                lease_s = self.engines[lease.owner].profile.lease_s
+                self.events.after(lease_s, self._expire, remote_id)
                 return
             self.leases_expired += 1
             if self.witness is not None:
@@ -354,3 +397,15 @@ class Fleet:
     def _owner_lives(self, lease: _Lease) -> bool:
         """Whether the process that holds the prompt still runs."""
         return self.engines[lease.owner].epoch == lease.epoch
+
+
+def _same_model(engines: Mapping[str, Engine], named: Mapping[str, EngineProfile]) -> None:
+    """Raises ValueError for profiles of other models or of nobody in the fleet."""
+    roles = {name.rstrip("0123456789") for name in engines}
+    nobody = sorted(named.keys() - engines.keys() - roles)
+    if nobody:
+        raise ValueError(f"profiles for {', '.join(nobody)}, but the nodes are {', '.join(engines)}")
+    models = {(e.profile.model, e.profile.kv_bytes_per_token) for e in engines.values()}
+    if len(models) > 1:
+        names = ", ".join(sorted({model for model, _ in models}))
+        raise ValueError(f"one fleet serves one model with KV of one size, got {names}")

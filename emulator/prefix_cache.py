@@ -88,8 +88,9 @@ class PrefixCache:
         hit = max(0, min(hit, total - 1))
         return hit - hit % self._block
 
-    def admit(self, prompt: Prompt, output_tokens: int) -> Grant | None:
-        """Reserve room for what the prompt lacks and the output; None, and no change, if it does not fit now.
+    def admit(self, prompt: Prompt, output_tokens: int, *, ahead: bool = True) -> Grant | None:
+        """Reserve room for what the prompt lacks and, if `ahead`, the output; None, and no change, if it does not
+        fit now.
 
         Raises ValueError if it could never fit, or if there is nothing to compute or to generate.
         """
@@ -101,7 +102,7 @@ class PrefixCache:
                 f"{total} prompt + {output_tokens} output tokens exceed this node's {self.capacity_tokens}"
             )
         hit = self.hit_tokens(prompt)
-        grant = Grant(prompt, hit, total - hit + output_tokens, self._generation)
+        grant = Grant(prompt, hit, total - hit + (output_tokens if ahead else 0), self._generation)
         left = hit
         evictable = self._idle_tokens
         for key, tokens in prompt:
@@ -141,6 +142,11 @@ class PrefixCache:
                 self._idle.pop(key, None)
         grant.pinned = list(grant.prompt)
 
+    def grow(self, tokens: int) -> None:
+        """Running requests, together, have filled that much more. The caller knows that there is room."""
+        self._evict(tokens - self.free_tokens)
+        self.reserved_tokens += tokens
+
     def release(self, grant: Grant, kept: Prompt) -> None:
         """End a request; `kept` is the path whose KV stays cached (empty: nothing new stays).
 
@@ -164,6 +170,16 @@ class PrefixCache:
             self._rest(key)
         for key, _ in reversed(kept):
             self._rest(key)
+
+    @property
+    def free_tokens(self) -> int:
+        """Tokens that nothing is in."""
+        return self.capacity_tokens - self.resident_tokens - self.reserved_tokens
+
+    @property
+    def available_tokens(self) -> int:
+        """Tokens that are free or can be evicted."""
+        return self.free_tokens + self._idle_tokens
 
     @property
     def in_use_tokens(self) -> int:

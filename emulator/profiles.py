@@ -10,7 +10,7 @@ takes, in ms,
 measured H100 points described in docs/explanation/emulator.md; `provenance` says per profile what was fitted
 and what was derived.
 
-Left out: CUDA-graph and first-request jitter, preemption, speculative decoding.
+Left out: CUDA-graph and first-request jitter, speculative decoding.
 """
 
 from __future__ import annotations
@@ -24,9 +24,24 @@ KIB = 1024
 _DENSE_TOKENS = 16_384  # steps up to twice the token budget are looked up, longer ones extrapolated
 
 
+NVLINK_GB_S = 150.0
+"""Effective, as the paper uses it: the speed that its slower links are emulated on."""
+
+BANDWIDTHS_GB_S: dict[str, float] = {"nvlink": NVLINK_GB_S, "ib-ndr": 50.0, "ib-hdr": 25.0, "100gbe": 10.0}
+"""The four interconnects of the paper's Figure 5, effective GB/s."""
+
+
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The KV path of one prefill node: one transfer at a time, each `fixed_ms` + bytes / bandwidth."""
+    """The KV path of one prefill node: one transfer at a time.
+
+        send  = fixed + per_token · T + contended · u + bytes / bandwidth          on P's side of the link, serial
+        stall = receive_stall                                                      of the D step that takes it in
+
+    T is what is sent: what D lacks, or with `whole_prompt` the prompt. `contended` is paid where another send of
+    this P is queued, and u is what P had to compute. With `stalls_reader` the bytes cost D's loop instead of the
+    link, and only what exceeds NVLink (the paper's Equation 2 and its way to emulate slower links).
+    """
 
     fixed_ms: float
     bandwidth_gb_s: float
@@ -34,6 +49,10 @@ class Link:
     """Once per transferred turn: P's reply, the router and D's front, until D's scheduler has the request."""
     receive_stall_ms: float
     """Added to the D step in which a received sequence starts to decode."""
+    per_token_ms: float = 0.0
+    contended_per_token_ms: float = 0.0
+    whole_prompt: bool = False
+    stalls_reader: bool = False
 
     def __post_init__(self) -> None:
         _require(
@@ -41,8 +60,29 @@ class Link:
             0 < self.bandwidth_gb_s < inf,
             f"bandwidth must be positive, got {self.bandwidth_gb_s} GB/s",
         )
-        times = (self.fixed_ms, self.hop_ms, self.receive_stall_ms)
+        times = (
+            self.fixed_ms,
+            self.hop_ms,
+            self.receive_stall_ms,
+            self.per_token_ms,
+            self.contended_per_token_ms,
+        )
         _require("link", all(0 <= ms < inf for ms in times), f"times must be 0 ms or more, got {times}")
+
+    def send_ms(self, tokens: int, computed: int, queued: bool, kv_bytes_per_token: int) -> float:
+        """How long one transfer of `tokens` holds the link, of which P `computed` some."""
+        took = self.fixed_ms + self.per_token_ms * tokens
+        if queued:
+            took += self.contended_per_token_ms * computed
+        if not self.stalls_reader:
+            took += wire_ms(tokens, kv_bytes_per_token, self.bandwidth_gb_s)
+        return took
+
+    def stall_ms(self, tokens: int, kv_bytes_per_token: int) -> float:
+        """What taking in `tokens` adds to one step of D."""
+        if not self.stalls_reader:
+            return self.receive_stall_ms
+        return self.receive_stall_ms + injected_delay_ms(tokens, kv_bytes_per_token, self.bandwidth_gb_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +108,11 @@ class EngineProfile:
     block_tokens: int
     lease_s: float
     reuse_responses: bool
+    """A finished answer stays cached, token for token: the next turn finds it."""
     link: Link
+    preempts: bool = False
+    """Memory is taken token by token, and the last admitted request gives way when there is none left (vLLM V1).
+    Without it a request waits until its whole answer has room."""
 
     def __post_init__(self) -> None:
         who, points = f"profile {self.name}", self.linear_ms
@@ -94,6 +138,10 @@ class EngineProfile:
     def with_bandwidth(self, gb_s: float) -> EngineProfile:
         """The same engine behind a link of another speed, in GB/s."""
         return replace(self, link=replace(self.link, bandwidth_gb_s=gb_s))
+
+    def with_link(self, link: Link) -> EngineProfile:
+        """The same engine behind another kind of link."""
+        return replace(self, link=link)
 
 
 class StepTime:
@@ -161,7 +209,9 @@ def wire_ms(tokens: int, kv_bytes_per_token: int, bandwidth_gb_s: float) -> floa
     return tokens * kv_bytes_per_token / (bandwidth_gb_s * 1e6)
 
 
-def injected_delay_ms(tokens: int, kv_bytes_per_token: int, target_gb_s: float, nvlink_gb_s: float = 150.0) -> float:
+def injected_delay_ms(
+    tokens: int, kv_bytes_per_token: int, target_gb_s: float, nvlink_gb_s: float = NVLINK_GB_S
+) -> float:
     """The paper's Equation 2: what a slower link adds to a transfer that was measured over NVLink."""
     return max(
         0.0,
@@ -178,6 +228,24 @@ _LINEAR_8B_H100_MS = (
     (1024, 22.8), (1280, 28.61), (1536, 36.01), (2048, 43.5), (4096, 89),
 )
 # fmt: on
+
+NIXL_50 = Link(fixed_ms=4.0, bandwidth_gb_s=50.0, hop_ms=12.0, receive_stall_ms=0.5)
+"""NIXL over InfiniBand: D pulls what it lacks. Estimates."""
+
+P2P_NCCL = Link(
+    fixed_ms=25.0,
+    bandwidth_gb_s=NVLINK_GB_S,
+    hop_ms=27.0,
+    receive_stall_ms=3.0,
+    per_token_ms=0.010,
+    contended_per_token_ms=0.055,
+    whole_prompt=True,
+    stalls_reader=True,
+)
+"""vLLM's P2pNccl connector of the measured runs: P sends the whole prompt, at some 60 ms a request and 10 us a token
+whatever the wire. Fitted by hand to the published measurements."""
+
+LINKS: dict[str, Link] = {"nixl": NIXL_50, "p2p-nccl": P2P_NCCL}
 
 LLAMA_3_1_8B_H100 = EngineProfile(
     name="llama-3.1-8b-h100",
@@ -199,7 +267,7 @@ LLAMA_3_1_8B_H100 = EngineProfile(
     block_tokens=16,
     lease_s=30.0,
     reuse_responses=True,
-    link=Link(fixed_ms=4.0, bandwidth_gb_s=50.0, hop_ms=12.0, receive_stall_ms=0.5),
+    link=NIXL_50,
 )
 
 LLAMA_3_1_70B_H100_TP4 = EngineProfile(
@@ -223,7 +291,19 @@ LLAMA_3_1_70B_H100_TP4 = EngineProfile(
     block_tokens=16,
     lease_s=30.0,
     reuse_responses=True,
-    link=Link(fixed_ms=4.0, bandwidth_gb_s=200.0, hop_ms=12.0, receive_stall_ms=0.5),
+    link=replace(NIXL_50, bandwidth_gb_s=200.0),
 )
 
-PROFILES: dict[str, EngineProfile] = {p.name: p for p in (LLAMA_3_1_8B_H100, LLAMA_3_1_70B_H100_TP4)}
+LLAMA_3_1_8B_H100_AS_MEASURED = replace(
+    LLAMA_3_1_8B_H100,
+    name="llama-3.1-8b-h100-as-measured",
+    provenance="fitted by hand to published measurements (4x H100, vLLM 0.13-dev, P2pNccl); "
+    "answers are not reused, as in those runs",
+    reuse_responses=False,
+    link=P2P_NCCL,
+)
+"""The engines of the PPD paper's own measurements, for comparison with them."""
+
+PROFILES: dict[str, EngineProfile] = {
+    p.name: p for p in (LLAMA_3_1_8B_H100, LLAMA_3_1_8B_H100_AS_MEASURED, LLAMA_3_1_70B_H100_TP4)
+}

@@ -4,14 +4,19 @@ This module is what `router.dispatch` is to sockets: it accepts turns, drives ha
 engines say, and calls the tick. People and tools think, then send the next turn; a turn that fails ends its
 conversation.
 
-Node failures are known to the router at once (no health-check delay). Left out: client time-outs, network and
-tokenizer time.
+pD nodes have a policy of their own, pinned to `append_x`. A `Client` may have a limit on what it has in flight, as
+load generators do, and a patience: a turn that has not ended by then is given up and its conversation with it.
+
+Node failures are known to the router at once (no health-check delay). Left out: network and tokenizer time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from types import MappingProxyType
 
 import numpy as np
 
@@ -19,6 +24,7 @@ from controller.cells import Tallies
 from controller.laws.protocol import Law
 from controller.tick import TICK_S, ControlState, ModelOutput, tick
 from emulator.events import Events
+from emulator.faults import Fault, FaultKind, check
 from emulator.fleet import Call, Fleet, Reply, Request
 from emulator.fleet import Role as NodeKind
 from emulator.profiles import EngineProfile
@@ -37,13 +43,36 @@ from slos.objective import Outcome, Slo
 ROLES = {NodeKind.PREFILL: Role.PREFILL, NodeKind.DECODE: Role.DECODE, NodeKind.REPLICA: Role.REPLICA}
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Client:
+    """What sends the turns. `max_in_flight` None: no limit. `timeout_s` counts from when a turn is ready to be sent,
+    its wait for a place included, to the end of its answer."""
+
+    max_in_flight: int | None = None
+    timeout_s: float = inf
+
+    def __post_init__(self) -> None:
+        if self.max_in_flight is not None and self.max_in_flight < 1:
+            raise ValueError(f"a client needs room for 1 request or more in flight, got {self.max_in_flight}")
+        if not self.timeout_s > 0:
+            raise ValueError(f"a client's timeout must be positive, got {self.timeout_s} s")
+
+
+EAGER = Client()
+"""Sends at once and waits for ever."""
+
+
+@dataclass(slots=True, eq=False)
 class _Talk:
     """One conversation as its user sees it."""
 
     plan: ConversationPlan
     next_turn: int = 0
     context_tokens: int = 0
+    ready_s: float = 0.0
+    """When the turn under way was ready to be sent."""
+    flight: Flight | None = None
+    call: Call | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +108,34 @@ class Simulation:
         law: Law | None = None,
         decider: Decider = decide,
         on_record: Callable[[TurnRecord], None] | None = None,
+        client: Client = EAGER,
+        profiles: Mapping[str, EngineProfile] = MappingProxyType({}),
+        append_x: float = 1.0,
     ) -> None:
         self.events = Events()
-        self.fleet = Fleet(topology, profile, self.events)
+        self.fleet = Fleet(topology, profile, self.events, profiles)
         self.records: list[TurnRecord] = []
         self.ticks: list[TickView] = []
         self.refused_s: list[tuple[float, int]] = []
         """(time, turn) of turns for which no node could be found."""
         self.later_answered = 0
+        self.open = 0
+        """Conversations that are planned or under way."""
+        self.gave_up_s: list[tuple[float, int]] = []
+        """(time, turn) of turns that the client gave up."""
+        self.held_s: dict[str, float] = {}
+        """How long turns waited for a place in the client, by request id; those that did."""
         self.on_record = on_record
         publication = Publication(1, {"main": policy})
+        if self.fleet.appends:
+            arms = {"main": policy, "append": replace(policy, pin_x=append_x)}
+            publication = Publication(1, arms, {NodeId(name): "append" for name in sorted(self.fleet.appends)})
         self.core = RouterCore(
             Current(publication),
             [
-                Node(NodeId(name), ROLES[role], profile.kv_capacity_tokens, block_tokens=profile.block_tokens)
+                Node(NodeId(name), ROLES[role], own.kv_capacity_tokens, block_tokens=own.block_tokens)
                 for name, role in self.fleet.roles.items()
+                for own in (self.fleet.engines[name].profile,)
             ],
             CONNECTORS["nixl"](ConnectorOptions(lease_s=profile.lease_s, block_tokens=profile.block_tokens)),
             slos,
@@ -104,29 +146,42 @@ class Simulation:
         self.profile = profile
         self._model = profile.model
         self._coins = np.random.default_rng([seed, 1])
-        self._calls: dict[str, Call] = {}
+        self._client = client
+        self._in_flight = 0
+        self._line: deque[_Talk] = deque()
+        self._unseen: list[TurnRecord] | None = None
+        """What the controller has not been told while its metrics are out."""
         self._sent = 0
 
-    def run(self, plans: Iterable[ConversationPlan], phases: Sequence[Phase]) -> None:
+    def run(self, plans: Iterable[ConversationPlan], phases: Sequence[Phase], faults: Iterable[Fault] = ()) -> None:
         """Run to the end of the last phase."""
-        self.advance(self.start(plans, phases))
+        self.advance(self.start(plans, phases, faults))
 
-    def start(self, plans: Iterable[ConversationPlan], phases: Sequence[Phase]) -> float:
-        """Put traffic, faults and ticks on the agenda; returns the end of the last phase."""
+    def start(self, plans: Iterable[ConversationPlan], phases: Sequence[Phase], faults: Iterable[Fault] = ()) -> float:
+        """Put traffic, faults and ticks on the agenda; returns the end of the last phase. Raises ValueError for
+        faults that cannot be."""
         at_s = 0.0
         for phase in phases:
             for node in phase.out:
                 self.events.at(at_s, self.kill, node)
                 self.events.at(at_s + phase.duration_s, self.revive, node)
             at_s += phase.duration_s
+        for fault in check(faults, self.fleet.engines):
+            self._plan_fault(fault)
         for plan in plans:
-            self.events.at(plan.start_s, self._send, _Talk(plan))
+            self.open += 1
+            self.events.at(plan.start_s, self._ready, _Talk(plan))
         self.events.at(TICK_S, self._tick)
         return at_s
 
     def advance(self, until_s: float) -> None:
         """Run everything due up to `until_s`."""
         self.events.run(until_s)
+
+    def drain(self, until_s: float) -> None:
+        """Run until every conversation has ended, or to `until_s`."""
+        while self.open and self.events.now_s < until_s:
+            self.advance(min(self.events.now_s + 1.0, until_s))
 
     @property
     def unfinished(self) -> list[Unfinished]:
@@ -151,12 +206,87 @@ class Simulation:
         self.fleet.revive(node)
         self.core.node_up(NodeId(node))
 
+    def _plan_fault(self, fault: Fault) -> None:
+        begin, end = self.events.at, self.events.at
+        node, value = fault.node, fault.value
+        if fault.kind is FaultKind.OUT:
+            assert node is not None
+            begin(fault.at_s, self.kill, node)
+            end(fault.end_s, self.revive, node)
+        elif fault.kind is FaultKind.SLOW:
+            assert node is not None
+            begin(fault.at_s, self.fleet.engines[node].slow, value)
+            end(fault.end_s, self.fleet.engines[node].slow, 1.0)
+        elif fault.kind is FaultKind.BANDWIDTH:
+            begin(fault.at_s, self.fleet.set_bandwidth, value, node)
+            for name in self.fleet.engines if node is None else (node,):
+                end(fault.end_s, self.fleet.set_bandwidth, self.fleet.links[name].bandwidth_gb_s, name)
+        else:
+            begin(fault.at_s, self._metrics_out)
+            end(fault.end_s, self._metrics_back)
+
+    def _metrics_out(self) -> None:
+        self._unseen = []
+
+    def _metrics_back(self) -> None:
+        unseen, self._unseen = self._unseen or [], None
+        for record in unseen:
+            self.tallies[record.model].fold(record)
+
     # -- one turn ------------------------------------------------------------------------------------------------------
+
+    def _ready(self, talk: _Talk) -> None:
+        """The next turn is to be sent now, or as soon as the client has a place for it."""
+        talk.ready_s = self.events.now_s
+        if self._client.timeout_s < inf:
+            self.events.after(self._client.timeout_s, self._give_up, talk, talk.next_turn)
+        limit = self._client.max_in_flight
+        if limit is not None and self._in_flight >= limit:
+            self._line.append(talk)
+        else:
+            self._send(talk)
+
+    def _give_up(self, talk: _Talk, number: int) -> None:
+        if talk.next_turn != number or (talk.flight is None and talk not in self._line):
+            return
+        self.gave_up_s.append((self.events.now_s, number + 1))
+        if talk.flight is None:
+            self._line.remove(talk)
+            self._ended(talk)
+            return
+        if talk.call is not None:
+            talk.call.abort()
+        flight = talk.flight
+        flight.leg = None
+        self._close(talk, self.core.end(flight, self.events.now_s, Outcome.TIMED_OUT))
+        self._ended(talk)
+
+    def _close(self, talk: _Talk, record: TurnRecord | None) -> None:
+        """The turn is over: somebody else may have its place, but first the conversation's own next turn."""
+        talk.flight = talk.call = None
+        self._in_flight -= 1
+        if self._line:
+            self.events.after(0.0, self._let_in)
+        if record is not None:
+            self._record(record)
+
+    def _let_in(self) -> None:
+        limit = self._client.max_in_flight or 0
+        while self._line and self._in_flight < limit:
+            self._send(self._line.popleft())
+
+    def _ended(self, talk: _Talk) -> None:
+        """The conversation is over."""
+        talk.next_turn = len(talk.plan.turns)
+        self.open -= 1
 
     def _send(self, talk: _Talk) -> None:
         plan = talk.plan.turns[talk.next_turn]
         self._sent += 1
+        self._in_flight += 1
         now = self.events.now_s
+        if now > talk.ready_s:
+            self.held_s[f"r{self._sent}"] = now - talk.ready_s
         turn = Turn(
             f"r{self._sent}",
             ConversationKey("", self._model, talk.plan.name),
@@ -169,7 +299,10 @@ class Simulation:
             flight = self.core.accept(turn, now, float(self._coins.random()))
         except NoNode:  # refused by the router: the conversation ends
             self.refused_s.append((now, talk.next_turn + 1))
+            self._close(talk, None)
+            self._ended(talk)
             return
+        talk.flight = flight
         self._go(talk, flight, lambda: self.core.next_leg(flight, None, now))
 
     def _go(self, talk: _Talk, flight: Flight, next_leg: Callable[[], Leg]) -> None:
@@ -177,13 +310,13 @@ class Simulation:
         try:
             leg = next_leg()
         except NoNode:
-            self._record(self.core.end(flight, self.events.now_s, Outcome.FAILED))
+            self._fail(talk, flight)
             return
         plan = talk.plan.turns[talk.next_turn]
         prompt = ((talk.plan.name, talk.context_tokens + plan.new_tokens),)
         request = Request(flight.turn.request_id, prompt, plan.output_tokens, leg.kv_transfer_params)
         if leg.purpose is Purpose.PREFILL:
-            self.fleet.call(
+            talk.call = self.fleet.call(
                 leg.node,
                 request,
                 None,
@@ -191,7 +324,7 @@ class Simulation:
                 lambda at_s, status: self._leg_failed(talk, flight, leg),
             )
         else:
-            self.fleet.call(
+            talk.call = self.fleet.call(
                 leg.node,
                 request,
                 lambda at_s: self.events.at(at_s, self._first_seen, flight, leg),
@@ -211,9 +344,13 @@ class Simulation:
             return
         now = self.events.now_s
         if flight.watch.first_s is not None:
-            self._record(self.core.end(flight, now, Outcome.FAILED))
+            self._fail(talk, flight)
             return
         self._go(talk, flight, lambda: self.core.leg_failed(flight, now))
+
+    def _fail(self, talk: _Talk, flight: Flight) -> None:
+        self._close(talk, self.core.end(flight, self.events.now_s, Outcome.FAILED))
+        self._ended(talk)
 
     def _first_seen(self, flight: Flight, leg: Leg) -> None:
         if flight.leg is leg:  # else D died with this token on its way, and the turn was planned again
@@ -223,19 +360,26 @@ class Simulation:
         self.events.at(at_s, self._answer_seen, talk, flight, reply)
 
     def _answer_seen(self, talk: _Talk, flight: Flight, reply: Reply) -> None:
+        if talk.flight is not flight:  # given up with its last token on its way
+            return
         now = self.events.now_s
         flight.watch.token(now)
         record = self.core.complete(flight, now, reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens)
-        self._record(record)
         talk.context_tokens = reply.prompt_tokens + reply.completion_tokens
         talk.next_turn += 1
         if talk.next_turn < len(talk.plan.turns):
-            self.events.after(talk.plan.turns[talk.next_turn].think_s, self._send, talk)
+            self.events.after(talk.plan.turns[talk.next_turn].think_s, self._ready, talk)
+        else:
+            self._ended(talk)
+        self._close(talk, record)
 
     def _record(self, record: TurnRecord) -> None:
         self.records.append(record)
         self.later_answered += record.turn > 1
-        self.tallies[record.model].fold(record)
+        if self._unseen is None:
+            self.tallies[record.model].fold(record)
+        else:
+            self._unseen.append(record)
         if self.on_record is not None:
             self.on_record(record)
 

@@ -27,6 +27,8 @@ START_PREFILL = {"do_remote_decode": True, "do_remote_prefill": False, "remote_e
         ("1P_1D_2R", {Role.PREFILL: 1, Role.DECODE: 1, Role.REPLICA: 2}),
         ("12P_34D", {Role.PREFILL: 12, Role.DECODE: 34}),
         ("1D", {Role.DECODE: 1}),
+        ("2P_2pD", {Role.PREFILL: 2, Role.APPEND: 2}),
+        ("1R_1P_1D_1pD", {Role.REPLICA: 1, Role.PREFILL: 1, Role.DECODE: 1, Role.APPEND: 1}),
     ],
 )
 def test_a_topology_is_counts_and_roles(notation, counts):
@@ -35,7 +37,7 @@ def test_a_topology_is_counts_and_roles(notation, counts):
 
 @pytest.mark.parametrize(
     "notation",
-    ["", "P", "0P_1D", "1P_0D", "1P__1D", "1P-1D", "1P_1D_", " 1P_1D", "1p_1d", "1X", "1P_1P_1D", "2P_2pD", "-1D"],
+    ["", "P", "0P_1D", "1P_0D", "1P__1D", "1P-1D", "1P_1D_", " 1P_1D", "1p_1d", "1X", "1P_1P_1D", "2P_2Pd", "-1D"],
 )
 def test_a_bad_topology_is_refused_with_an_example_of_a_good_one(notation):
     with pytest.raises(ValueError, match=r"is not a count and a role; write e\.g\. 1P_3D") as error:

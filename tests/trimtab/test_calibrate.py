@@ -35,7 +35,7 @@ def test_an_unknown_model_is_refused_with_the_known_ones():
 
 @pytest.mark.parametrize("topology", ["2P2D", "", "2P_0D", "2X_2D"])
 def test_a_topology_that_is_none_is_refused_with_an_example(topology):
-    with pytest.raises(CalibrationError, match=r"write e\.g\. 1P_3D, 2P_2D or 4R"):
+    with pytest.raises(CalibrationError, match=r"write e\.g\. 1P_3D, 2P_2pD or 4R"):
         Plan(PLAN.profile, topology).checked()
 
 

@@ -259,7 +259,7 @@ def test_an_unknown_model_is_refused_with_the_known_ones(tmp_path):
 @pytest.mark.parametrize(
     ("topology", "message"),
     [
-        ("2P-2D", "'2P-2D' is not a count and a role; write e.g. 1P_3D, 2P_2D or 4R"),
+        ("2P-2D", "'2P-2D' is not a count and a role; write e.g. 1P_3D, 2P_2pD or 4R"),
         ("4R", "topology '4R' has no choice to calibrate: it needs P and D nodes, e.g. 2P_2D"),
         ("2P", "has nobody to decode; add D or R nodes, e.g. 2P_2D"),
     ],
