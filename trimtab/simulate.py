@@ -71,6 +71,8 @@ class _Talk:
     context_tokens: int = 0
     ready_s: float = 0.0
     """When the turn under way was ready to be sent."""
+    keeps_place: bool = False
+    """Its next turn follows at once and takes the place of the last in the client."""
     flight: Flight | None = None
     call: Call | None = None
 
@@ -241,7 +243,11 @@ class Simulation:
         if self._client.timeout_s < inf:
             self.events.after(self._client.timeout_s, self._give_up, talk, talk.next_turn)
         limit = self._client.max_in_flight
-        if limit is not None and self._in_flight >= limit:
+        if talk.keeps_place:
+            talk.keeps_place = False
+            self._in_flight -= 1
+            self._send(talk)
+        elif limit is not None and self._in_flight >= limit:
             self._line.append(talk)
         else:
             self._send(talk)
@@ -262,11 +268,12 @@ class Simulation:
         self._ended(talk)
 
     def _close(self, talk: _Talk, record: TurnRecord | None) -> None:
-        """The turn is over: somebody else may have its place, but first the conversation's own next turn."""
+        """The turn is over: somebody else may have its place, unless the conversation's own next turn keeps it."""
         talk.flight = talk.call = None
-        self._in_flight -= 1
-        if self._line:
-            self.events.after(0.0, self._let_in)
+        if not talk.keeps_place:
+            self._in_flight -= 1
+            if self._line:
+                self.events.after(0.0, self._let_in)
         if record is not None:
             self._record(record)
 
@@ -368,7 +375,9 @@ class Simulation:
         talk.context_tokens = reply.prompt_tokens + reply.completion_tokens
         talk.next_turn += 1
         if talk.next_turn < len(talk.plan.turns):
-            self.events.after(talk.plan.turns[talk.next_turn].think_s, self._ready, talk)
+            think_s = talk.plan.turns[talk.next_turn].think_s
+            talk.keeps_place = think_s == 0
+            self.events.after(think_s, self._ready, talk)
         else:
             self._ended(talk)
         self._close(talk, record)
