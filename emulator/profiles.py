@@ -294,6 +294,66 @@ LLAMA_3_1_70B_H100_TP4 = EngineProfile(
     link=replace(NIXL_50, bandwidth_gb_s=200.0),
 )
 
+# Twice the 8B's weights less a little: 14.8 to 8.03 billion parameters.
+_QWEN_14B_SCALE = 14.8 / 8.03
+
+QWEN_2_5_14B_H100 = EngineProfile(
+    name="qwen2.5-14b-h100",
+    model="qwen2.5-14b",
+    hardware="1x H100 80GB per engine",
+    provenance="derived: the 8B fit with GEMMs scaled by parameters (14.8 to 8.03 billion), attention and KV by layers "
+    "and heads (48 layers, 40 and 8 heads), KV room by what the weights leave; not measured; NIXL link constants are "
+    "estimates",
+    linear_ms=tuple((tokens, round(ms * _QWEN_14B_SCALE, 3)) for tokens, ms in _LINEAR_8B_H100_MS),
+    kv_read_ms_per_token=192 * KIB / 2.8e9,
+    attention_ms_per_token2=4 * 5120 * 48 / 4.0e11,
+    step_fixed_ms=1.3,
+    per_sequence_ms=0.06,
+    front_ms=12.0,
+    tokenise_ms_per_token=0.012,
+    first_token_ms=9.0,
+    kv_bytes_per_token=192 * KIB,
+    kv_capacity_tokens=190_000,
+    token_budget=8192,
+    max_sequences=1024,
+    block_tokens=16,
+    lease_s=30.0,
+    reuse_responses=True,
+    link=NIXL_50,
+)
+
+
+def _experts_ms(tokens: int) -> float:
+    """A step of Qwen3-30B-A3B by roofline: the weights that so many tokens touch (1.5 billion shared, 29 billion in 128
+    experts of which each token takes 8) at 2.6 TB/s, or 3.3 billion active parameters a token at 365 TFLOP/s."""
+    touched = 1.5e9 + 29.0e9 * (1 - (1 - 8 / 128) ** tokens)
+    return max(2 * touched / 2.6e9, 2 * 3.3e9 * tokens / 3.65e11)
+
+
+QWEN_3_30B_A3B_H100 = EngineProfile(
+    name="qwen3-30b-a3b-h100",
+    model="qwen3-30b-a3b",
+    hardware="1x H100 80GB per engine",
+    provenance="derived: weights touched and FLOPs of a mixture of experts by roofline, attention and KV by layers and "
+    "heads (48 layers, 32 and 4 heads), the rest as the 8B fit; not measured; NIXL link constants are estimates",
+    linear_ms=tuple((1 << at, round(_experts_ms(1 << at), 3)) for at in range(14)),
+    kv_read_ms_per_token=96 * KIB / 2.8e9,
+    attention_ms_per_token2=4 * 4096 * 48 / 4.0e11,
+    step_fixed_ms=1.3,
+    per_sequence_ms=0.06,
+    front_ms=12.0,
+    tokenise_ms_per_token=0.012,
+    first_token_ms=9.0,
+    kv_bytes_per_token=96 * KIB,
+    kv_capacity_tokens=65_000,
+    token_budget=8192,
+    max_sequences=1024,
+    block_tokens=16,
+    lease_s=30.0,
+    reuse_responses=True,
+    link=NIXL_50,
+)
+
 LLAMA_3_1_8B_H100_AS_MEASURED = replace(
     LLAMA_3_1_8B_H100,
     name="llama-3.1-8b-h100-as-measured",
@@ -305,5 +365,12 @@ LLAMA_3_1_8B_H100_AS_MEASURED = replace(
 """The engines of the PPD paper's own measurements, for comparison with them."""
 
 PROFILES: dict[str, EngineProfile] = {
-    p.name: p for p in (LLAMA_3_1_8B_H100, LLAMA_3_1_8B_H100_AS_MEASURED, LLAMA_3_1_70B_H100_TP4)
+    p.name: p
+    for p in (
+        LLAMA_3_1_8B_H100,
+        LLAMA_3_1_8B_H100_AS_MEASURED,
+        QWEN_2_5_14B_H100,
+        QWEN_3_30B_A3B_H100,
+        LLAMA_3_1_70B_H100_TP4,
+    )
 }
