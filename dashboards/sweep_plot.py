@@ -119,7 +119,6 @@ def _maps(figure: Figure, view: SweepView) -> None:
     from matplotlib.colors import LinearSegmentedColormap
 
     colors = LinearSegmentedColormap.from_list("attainment", COLORS)
-    colors.set_bad("#ffffff")
     width = (WIDTH - left - RIGHT - 0.3) / 2
     known = [value for policy in view.policies for value in policy.attainment if value is not None]
     low = min(known, default=0.0)
@@ -178,9 +177,10 @@ def _write(figure: Figure, height: float, title: Sequence[str], provenance: Sequ
 
 def _scale(axes: Axes, number: int, shown: Sequence[float]) -> None:
     """Attainment ends at 100 %; a P99 that spans much is logarithmic, else it starts at 0."""
-    low, high = axes.get_ylim()
     if number == 0:
-        axes.set_ylim(max(0.0, low), 100.0 + 0.03 * (100.0 - max(0.0, low)))
+        # By the means: an interval over two or three seeds may be wider than the scale.
+        room = max(100.0 - min(shown, default=0.0), 1.0)
+        axes.set_ylim(max(0.0, 100.0 - 1.35 * room), 100.0 + 0.05 * room)
         return
     if shown and min(shown) > 0 and max(shown) / min(shown) > LOG_FROM:
         from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -191,7 +191,7 @@ def _scale(axes: Axes, number: int, shown: Sequence[float]) -> None:
         axes.yaxis.set_minor_formatter(NullFormatter())
         axes.tick_params(which="minor", length=0)
     else:
-        axes.set_ylim(0.0, high)
+        axes.set_ylim(0.0, axes.get_ylim()[1])
 
 
 def _looks(index: int) -> dict[str, Any]:

@@ -59,6 +59,7 @@ def as_sweep(results: Sequence[Result], command: str, commit: str) -> SweepView:
     first = results[0].outcome
     paths = [path for path, _ in results[0].at]
     axes = [SweptAxis(path, list(dict.fromkeys(dict(result.at)[path] for result in results))) for path in paths]
+    seeds = f"{len(first.seeds)} seed{'s' if len(first.seeds) > 1 else ''}"
     policies = [
         Swept(
             policy,
@@ -71,12 +72,12 @@ def as_sweep(results: Sequence[Result], command: str, commit: str) -> SweepView:
         if all(policy in result.outcome.runs for result in results)
     ]
     return SweepView(
-        f"{first.scenario.title}: {' × '.join(paths)}",
+        f"{first.scenario.title}, swept: {' × '.join(paths)}",
         axes,
         policies,
         _common_ms(results, Signal.TTFT),
         _common_ms(results, Signal.TPOT),
-        f"source: emulated · {command} · {commit} · {len(first.seeds)} seeds a point",
+        f"source: emulated · {command} · {commit} · {seeds} a point",
     )
 
 

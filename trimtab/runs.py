@@ -6,8 +6,10 @@ does not matter. Cores and clusters are joblib's business: its backends by name,
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -134,11 +136,28 @@ def played(jobs: Sequence[Job], workers: int, backend: str | None = None) -> Ite
         return
     if backend == "ray":
         _register_ray()
-    # Work is cut by joblib; a run takes seconds, so that one at a time is fine and the bar moves evenly.
+    # A run takes seconds, so that one at a time is fine and the bar moves evenly.
     pool = joblib.Parallel(n_jobs=workers, return_as="generator", batch_size=1)
     chosen = joblib.parallel_config(backend=backend, n_jobs=workers) if backend else nullcontext()
-    with chosen, closing(pool(joblib.delayed(run_one)(job) for job in jobs)) as runs:
-        yield from runs
+    with chosen:
+        with _uninterrupted():
+            started = pool(joblib.delayed(run_one)(job) for job in jobs)
+        with closing(started) as runs:
+            yield from runs
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Processes that start in here never see a Ctrl-C, which a terminal sends to all: this one ends them. It is deaf
+    itself for that moment."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _register_ray() -> None:

@@ -94,8 +94,8 @@ def _axes(root: Spot, sweeps: Sequence[str]) -> list[_Axis]:
     for text in sweeps:
         path, _, listed = text.partition("=")
         at = Spot("--sweep", root.node, root.mark, root.problems)
-        marks = root.node.start_mark, root.node.start_mark
-        values = [yaml.ScalarNode("", value.strip(), *marks) for value in listed.split(",") if value.strip()]
+        place = _place(root, path.strip())
+        values = [yaml.ScalarNode("", value.strip(), place, place) for value in listed.split(",") if value.strip()]
         if not values:
             at.complain("E306", f"{quoted(text)} names no values", "write PATH=V1,V2, e.g. load=0.7,0.85,1")
             continue
@@ -137,6 +137,13 @@ def _parent(root: Spot, path: str) -> yaml.Node | None:
     return None
 
 
+def _place(root: Spot, path: str) -> yaml.Mark:
+    """Where the file has what a sweep of the command line replaces."""
+    parent, steps = _parent(root, path), _steps(path)
+    below = None if parent is None or not steps else _below(parent, steps[-1])
+    return (below or parent or root.node).start_mark
+
+
 def _below(node: yaml.Node, step: str | int) -> yaml.Node | None:
     if isinstance(step, int):
         inside = node.value if isinstance(node, yaml.SequenceNode) else []
@@ -146,10 +153,8 @@ def _below(node: yaml.Node, step: str | int) -> yaml.Node | None:
 
 
 def _child(root: Spot, name: str) -> Spot | None:
-    for key, value in root.node.value:
-        if key.value == name:
-            return Spot(name, value, key.start_mark, root.problems)
-    return None
+    pairs = root.node.value if isinstance(root.node, yaml.MappingNode) else []
+    return next((Spot(name, value, key.start_mark, root.problems) for key, value in pairs if key.value == name), None)
 
 
 def _with(root: Spot, path: str, value: yaml.ScalarNode) -> Spot:
@@ -164,7 +169,12 @@ def _replaced(node: yaml.Node, steps: list[str | int], value: yaml.ScalarNode) -
     if isinstance(step, int):
         inside = [_replaced(below, rest, value) if at == step else below for at, below in enumerate(node.value)]
         return yaml.SequenceNode(node.tag, inside, node.start_mark, node.end_mark)
-    pairs = [(key, _replaced(below, rest, value) if key.value == step else below) for key, below in node.value]
+    # A problem with a value points at its key: here at the value, where the sweep has it.
+    here = yaml.ScalarNode("", step, value.start_mark, value.end_mark)
+    pairs = [
+        (key if rest or key.value != step else here, _replaced(below, rest, value) if key.value == step else below)
+        for key, below in node.value
+    ]
     if not any(key.value == step for key, _ in pairs):
-        pairs.append((yaml.ScalarNode("", step, value.start_mark, value.end_mark), value))
+        pairs.append((here, value))
     return yaml.MappingNode(node.tag, pairs, node.start_mark, node.end_mark)

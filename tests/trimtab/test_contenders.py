@@ -13,7 +13,7 @@ from router.features import TurnFeatures
 from router.policy import Policy, Weights
 from router.turn import Reason, Route
 from tests.controller.records import FEATURES
-from trimtab.contenders import DYNAMO, PROTOTYPE, THRESHOLDS, contenders, threshold
+from trimtab.contenders import DYNAMO, PROTOTYPE, THRESHOLDS, contender, contenders, threshold
 
 ALL = contenders({})
 POLICY = ALL["price_0.4"].policy
@@ -108,3 +108,36 @@ def test_what_no_rule_may_decide_is_decided_as_by_any_router(name, given_: TurnF
 def test_all_share_the_tables_that_they_are_given():
     assert all(contender.policy.tables == {} for contender in ALL.values())
     assert isinstance(POLICY, Policy) and POLICY.version == 1
+
+
+def test_a_number_in_the_name_makes_a_policy_that_is_not_listed():
+    assert contender("price_0.7", {}).policy.weights == Weights.from_price(0.7)
+    started = contender("controller_start_2", {})
+    assert started.policy.weights == Weights.from_price(2.0) and started.law == LAWS[DEFAULT_LAW]()
+    assert contender("x0.25", {}).policy.pin_x == 0.25
+    paper = contender("paper_table_1_3", {}).policy
+    assert (paper.mode, paper.weights) == ("paper", Weights(1, 3))
+    assert local(contender("threshold_300", {}).decider, uncached_d=299)
+    assert not local(contender("threshold_300", {}).decider, uncached_d=300)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_listed_policy_is_found_by_its_name(name):
+    found = contender(name, {})
+    assert (found.name, found.policy, found.law) == (name, ALL[name].policy, ALL[name].law)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("price_", "unknown policy 'price_'; known: controller, .*price_P, controller_start_P"),
+        ("x1.5", "unknown policy"),
+        ("threshold_1.5", "unknown policy"),
+        ("price_0", "a price is positive"),
+        ("controller_start_0", "a price is positive"),
+        ("paper_table_0_0", "weights"),
+    ],
+)
+def test_what_is_no_policy_is_refused(name, words):
+    with pytest.raises(ValueError, match=words):
+        contender(name, {})

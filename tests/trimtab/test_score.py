@@ -153,3 +153,22 @@ def test_the_local_share_counts_realised_routes_of_later_turns():
 def test_other_promises_judge_otherwise():
     loose = replace(SCENARIO, slos=promises(10.0, 1.0))
     assert score(loose, [at(40.0, ttft_s=9.0, tpot_s=0.9)], [], []).attainment == 1.0
+
+
+# -- goodput and failures ----------------------------------------------------------------------------------------------
+
+
+def test_goodput_is_answers_in_time_per_judged_second_first_turns_included():
+    good = [at(40.0 + n) for n in range(5)] + [at(50.0, turn=1, ttft_s=9.0)]
+    late = [at(60.0, ttft_s=2.5), at(61.0, tpot_s=0.050), at(62.0, turn=1, tpot_s=0.050)]
+    found = judged([*good, *late])
+    assert found.phases[0].goodput_hz == pytest.approx(6 / 70), "70 of 100 s are judged; a first turn has no TTFT SLO"
+    assert found.phases[1].goodput_hz == 0.0
+    assert found.goodput_hz == pytest.approx(6 / 70 / 2)
+
+
+def test_failures_are_turns_that_failed_or_were_refused_in_judged_time():
+    records = [failed(2, accepted_s=40.0), failed(1, accepted_s=41.0), failed(2, accepted_s=10.0), at(50.0)]
+    found = judged(records, refused=[(45.0, 1), (46.0, 3), (5.0, 2), (150.0, 2)])
+    assert [phase.failures for phase in found.phases] == [4, 1]
+    assert found.failures == 5
