@@ -62,6 +62,8 @@ class Placement:
     realised: Route
     block_tokens: int | None = None
     """Block size of the prefill node, where it is known."""
+    blocks: int | None = None
+    """How many blocks the prefill node has, where it is known."""
 
 
 class NoNode(Exception):
@@ -119,5 +121,8 @@ def pick(decision: Decision, features: TurnFeatures, candidates: Candidates, loa
         roomiest = max(takers, key=lambda n: (n.kv_capacity_tokens - load[n.id].kv_tokens, n.id))
         if roomiest.kv_capacity_tokens - load[roomiest.id].kv_tokens >= need:
             decode = roomiest.id
-    told = (node.block_tokens for node in candidates.prefill if node.id == features.prefill and node.introduced)
-    return Placement(features.prefill, decode, Route.PREFILL_TRANSFER, next(told, None))
+    told = next((node for node in candidates.prefill if node.id == features.prefill and node.introduced), None)
+    if told is None:
+        return Placement(features.prefill, decode, Route.PREFILL_TRANSFER)
+    blocks = told.kv_capacity_tokens // told.block_tokens
+    return Placement(features.prefill, decode, Route.PREFILL_TRANSFER, told.block_tokens, blocks)

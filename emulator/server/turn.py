@@ -231,10 +231,11 @@ def count_prompt(counts: Counts, job: Job) -> None:
     """A prompt is through: where its tokens came from."""
     here, total = job.cached_tokens, job.prompt_tokens
     fetched = total - here if job.kind is Kind.RECEIVE else 0
+    planned = total - here if job.transfer is not None else 0  # as in vLLM, whatever became of it
     counts.add("prefix_cache_queries_total", total)
     counts.add("prefix_cache_hits_total", here)
     counts.add("external_prefix_cache_queries_total", total - here)
-    counts.add("external_prefix_cache_hits_total", fetched)
+    counts.add("external_prefix_cache_hits_total", planned)
     counts.add("prompt_tokens_total", total)
     counts.add("prompt_tokens_by_source_total", total - here - fetched, "local_compute")
     counts.add("prompt_tokens_by_source_total", here, "local_cache_hit")

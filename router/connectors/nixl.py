@@ -1,8 +1,9 @@
 """NIXL, as in vLLM 0.32: P answers with `kv_transfer_params`, D gets them verbatim and pulls.
 
-D does not check them. Null or too few blocks and a missing request id kill its engine; an expired lease is
-read as garbage into its prefix cache. So the object is validated before D sees it, and the decode leg carries
-the lease as its deadline.
+D does not check them. Null or too few blocks and a missing request id kill its engine; an expired lease, and an
+object that was read before, are read as garbage into its prefix cache. So the object is validated before D sees it,
+none is passed on twice, and the decode leg carries the lease as its deadline. What no object shows (a P that is gone,
+an engine id or a port that nobody has) is D's to find out: it fails that leg alone.
 """
 
 from __future__ import annotations
@@ -24,11 +25,17 @@ PREFILL_PARAMS: Mapping[str, object] = {
 }
 
 
+REMEMBERED = 16_384
+"""Objects passed on before: of several leases at any load that one router carries."""
+
+
 @dataclass(frozen=True, slots=True)
 class NixlConnector:
-    """Where P's block size is known, from P itself or from the options, it checks that the blocks cover the prompt."""
+    """Where P's block size is known, from P itself or from the options, it checks that the blocks cover the prompt, and
+    where P has told how many it has, that they are among them."""
 
     options: ConnectorOptions = field(default_factory=ConnectorOptions)
+    _passed_on: dict[tuple[object, object], None] = field(default_factory=dict, compare=False, repr=False)
 
     def handshake(self, turn: Turn, placement: Placement) -> Handshake:
         """Local: the client's request to D. Transfer: P first, then D with P's object."""
@@ -36,10 +43,20 @@ class NixlConnector:
             return Leg(placement.decode, Purpose.DECODE)
         leg = Leg(placement.prefill, Purpose.PREFILL, PREFILL_PARAMS)
         reply = yield leg
-        params = self._validated(leg, reply, placement.block_tokens or self.options.block_tokens)
+        params = self._validated(leg, reply, placement.block_tokens or self.options.block_tokens, placement.blocks)
+        self._pass_on(leg, params)
         return Leg(placement.decode, Purpose.DECODE, params, reply.at_s + self.options.lease_s - self.options.margin_s)
 
-    def _validated(self, leg: Leg, reply: LegReply, block: int | None) -> Mapping[str, object]:
+    def _pass_on(self, leg: Leg, params: Mapping[str, object]) -> None:
+        """Each object once: P lets its blocks go when it has been read."""
+        handle = (params["remote_engine_id"], params["remote_request_id"])
+        if handle in self._passed_on:
+            raise HandshakeError(leg, "kv_transfer_params have been passed on before")
+        self._passed_on[handle] = None
+        if len(self._passed_on) > REMEMBERED:
+            del self._passed_on[next(iter(self._passed_on))]
+
+    def _validated(self, leg: Leg, reply: LegReply, block: int | None, node_blocks: int | None) -> Mapping[str, object]:
         params = reply.kv_transfer_params
         if reply.status != 200:
             raise HandshakeError(leg, f"prefill answered {reply.status}")
@@ -59,8 +76,10 @@ class NixlConnector:
         for group in groups:
             if not isinstance(group, Sequence) or isinstance(group, str) or not group:
                 raise HandshakeError(leg, "kv_transfer_params hold an empty group of blocks")
-            if any(type(block) is not int or block < 0 for block in (group[0], group[-1])):
+            if any(type(number) is not int or number < 0 for number in group):
                 raise HandshakeError(leg, "kv_transfer_params hold a block id that is no number")
+            if node_blocks is not None and max(group) >= node_blocks:
+                raise HandshakeError(leg, f"kv_transfer_params hold a block beyond the {node_blocks} that P has")
             if block and len(group) * block < reply.prompt_tokens:
                 raise HandshakeError(leg, f"{len(group)} blocks do not cover {reply.prompt_tokens} prompt tokens")
         return params

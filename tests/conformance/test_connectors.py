@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.connectors import CONNECTORS
+from router.connectors.nixl import REMEMBERED
 from router.connectors.protocol import (
     Connector,
     ConnectorOptions,
@@ -27,6 +28,7 @@ from router.connectors.protocol import (
 )
 from router.placement import Placement
 from router.turn import ConversationKey, NodeId, Route, Turn
+from tests.conformance_face.faults import FAULTS, Fault
 
 P0, D0 = NodeId("P0"), NodeId("D0")
 BLOCK = 32
@@ -95,6 +97,7 @@ BAD: dict[str, dict[str, object]] = {
         "a group that is text": nixl_params(remote_block_ids=["1" * 63]),
         "a null block": nixl_params(remote_block_ids=[[*range(1, 63), None]]),
         "a negative block": nixl_params(remote_block_ids=[[-1, *range(1, 63)]]),
+        "a null block in the middle": nixl_params(remote_block_ids=[[*range(1, 31), None, *range(31, 63)]]),
         "a block that is a fraction": nixl_params(remote_block_ids=[[*range(1, 63), 1.5]]),
         "nothing at all": {},
         "a list": [],
@@ -208,6 +211,45 @@ def test_a_malformed_answer_never_leads_to_a_decode_leg(name: str, why: str):
 def test_the_message_of_a_refusal_is_short_whatever_the_reply_holds(name: str):
     for params in BAD[name].values():
         assert len(str(refused(name, reply(params)))) < 200
+
+
+@every_connector
+def test_an_object_that_was_passed_on_is_never_passed_on_again(name: str):
+    made, params = connector(name), GOOD[name]()
+    assert legs(made.handshake(TURN, TRANSFER), reply(params))[-1].kv_transfer_params is params
+    seen = []
+    with pytest.raises(HandshakeError, match="P0: "):
+        seen = legs(made.handshake(TURN, TRANSFER), reply(GOOD[name]()))
+    assert seen == []
+
+
+def test_nixl_forgets_the_objects_of_long_ago():
+    made = connector("nixl")
+    for number in range(REMEMBERED + 2):
+        legs(made.handshake(TURN, TRANSFER), reply(nixl_params(remote_request_id=f"r{number}")))
+    legs(made.handshake(TURN, TRANSFER), reply(nixl_params(remote_request_id="r0")))
+    with pytest.raises(HandshakeError):
+        legs(made.handshake(TURN, TRANSFER), reply(nixl_params(remote_request_id=f"r{REMEMBERED}")))
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.shown], ids=str)
+def test_every_fault_of_the_table_that_the_object_shows_is_refused(fault: Fault):
+    placement = Placement(P0, D0, Route.PREFILL_TRANSFER, BLOCK, blocks=2048)
+    bad = fault.spoil(nixl_params())
+    with pytest.raises(HandshakeError, match="P0: "):
+        legs(connector("nixl").handshake(TURN, placement), reply(bad))
+
+
+def test_nixl_takes_the_last_block_that_p_has_and_none_beyond_it():
+    last = nixl_params(remote_block_ids=[[*range(1, 63), 2047]])
+    for blocks, refused_ in ((2048, False), (2047, True)):
+        placement = Placement(P0, D0, Route.PREFILL_TRANSFER, BLOCK, blocks)
+        handshake = connector("nixl").handshake(TURN, placement)
+        if refused_:
+            with pytest.raises(HandshakeError, match="beyond the 2047"):
+                legs(handshake, reply(last))
+        else:
+            assert legs(handshake, reply(last))[-1].kv_transfer_params is last
 
 
 def test_nixl_blocks_that_cover_the_prompt_to_the_token_are_enough():

@@ -5,9 +5,11 @@
     normal.py      a reply without what differs from run to run
     sheet.py       all replies of one pair, field by field; two of them compared
     faults.py      from good transfer parameters to each bad kind
+    documented.py  what vLLM answered, and the differences that stay
 
 By hand, from the checkout:
 
     python -m tests.conformance_face ask --prefill URL --decode URL --json vllm.json
+    python -m tests.conformance_face emulate --json emulator.json
     python -m tests.conformance_face compare vllm.json emulator.json --markdown report.md
 """

@@ -23,8 +23,8 @@ class Fault:
     name: str
     spoil: Callable[[Mapping[str, Any]], Params]
     kills: bool = False
-    seen_by_router: bool = True
-    """Whether the object itself shows it; else only the engine can find out."""
+    shown: bool = True
+    """Whether it can be seen by who has P's reply and P's block size and number; else only D can find out."""
 
     def __str__(self) -> str:
         return self.name
@@ -51,9 +51,9 @@ def foreign_blocks(good: Mapping[str, Any]) -> Params:
 
 
 FAULTS = (
-    Fault("unreachable side channel", changed(remote_port=NOWHERE, remote_engine_id="gone"), seen_by_router=False),
-    Fault("wrong engine id", changed(remote_engine_id="somebody-else"), seen_by_router=False),
-    Fault("blocks that P does not have", foreign_blocks, seen_by_router=False),
+    Fault("unreachable side channel", changed(remote_port=NOWHERE, remote_engine_id="gone"), shown=False),
+    Fault("wrong engine id", changed(remote_engine_id="somebody-else"), shown=False),
+    Fault("blocks that P does not have", foreign_blocks),
     Fault("fewer blocks than the prompt needs", fewer_blocks, kills=True),
     Fault("null blocks", changed(remote_block_ids=None), kills=True),
     Fault("no request id", changed(remote_request_id=...), kills=True),

@@ -7,9 +7,11 @@ together show ("the text is that of one node alone").
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
+
+import aiohttp
 
 from .cases import CHAT, TEXT, chat, ids, text
 from .client import Engine, Reply
@@ -48,10 +50,10 @@ class Pair:
         body = text(self.model, self.prompt(number), max_tokens=1, kv_transfer_params=START)
         return await self.p.send(TEXT, {**body, **more}, exact=True)
 
-    async def decode(self, number: int, params: Params | None, **more: object) -> Reply:
+    async def decode(self, number: int, params: Params | None, within_s: float = 60.0, **more: object) -> Reply:
         """The D leg of the same prompt."""
         body = text(self.model, self.prompt(number), max_tokens=8, kv_transfer_params=params)
-        return await self.d.send(TEXT, {**body, **more}, exact=True)
+        return await self.d.send(TEXT, {**body, **more}, exact=True, within_s=within_s)
 
     async def alone(self, number: int, **more: object) -> Reply:
         """The same prompt on P alone, as an ordinary request, not from its cache."""
@@ -94,8 +96,8 @@ async def two_turns(pair: Pair) -> AsyncIterator[Record]:
     first = await pair.d.send(CHAT, chat(pair.model, first_words, max_tokens=64))
     said = first.said
     second = await pair.d.send(CHAT, chat(pair.model, first_words, said, "And of the shore?", max_tokens=8))
-    yield "two turns: first", {"reply": first.record}
-    yield "two turns: second", {"reply": second.record}
+    yield "two turns: first", first.record
+    yield "two turns: second", second.record
     beyond = second.cached_tokens - first.usage["prompt_tokens"]
     yield "two turns: the answer is found again", {"more cached than the first prompt": beyond > 0}
     edited = await pair.d.send(CHAT, chat(pair.model, first_words, "No.", "And of the shore?", max_tokens=8))
@@ -132,9 +134,9 @@ async def hand_over(pair: Pair) -> AsyncIterator[Record]:
     """The good case on both routes, streamed and not, and what P answers where it gives no handle."""
     before = await pair.d.numbers()
     at_p = await pair.prefill(2)
-    yield "hand-over: P", {"reply": at_p.record}
+    yield "hand-over: P", at_p.record
     at_d = await pair.decode(2, at_p.handle)
-    yield "hand-over: D", {"reply": at_d.record}
+    yield "hand-over: D", at_d.record
     after = await pair.d.numbers()
     alone = await pair.alone(2)
     moved: dict[str, Any] = {
@@ -148,44 +150,65 @@ async def hand_over(pair: Pair) -> AsyncIterator[Record]:
     twice = await pair.prefill(3), await pair.prefill(3)
     yield "hand-over: the prompt again at P, not read yet", {"cached": twice[1].cached_tokens}
     streamed = await pair.decode(3, twice[1].handle, stream=True, stream_options={"include_usage": True})
-    yield "hand-over: D streams", {"reply": streamed.record}
+    yield "hand-over: D streams", streamed.record
     warm = await pair.decode(3, twice[0].handle)
-    yield "hand-over: D has the prompt already", {"reply": warm.record}
+    yield "hand-over: D has the prompt already", warm.record
     words = f"Chat {pair.nonce}. " + "Tell me of the sea. " * 30
     body = chat(pair.model, words, max_tokens=1, max_completion_tokens=1, kv_transfer_params=START)
     chat_p = await pair.p.send(CHAT, body)
-    yield "hand-over: chat P", {"reply": chat_p.record}
+    yield "hand-over: chat P", chat_p.record
     chat_d = await pair.d.send(CHAT, chat(pair.model, words, max_tokens=8, kv_transfer_params=chat_p.handle))
-    yield "hand-over: chat D", {"reply": chat_d.record}
-    yield "hand-over: P in a stream", {"reply": (await pair.prefill(4, stream=True)).record}
-    yield "hand-over: P asked for five tokens", {"reply": (await pair.prefill(5, max_tokens=5)).record}
-    yield "hand-over: P at D's door", {"reply": (await pair.decode(6, START, max_tokens=1)).record}
+    yield "hand-over: chat D", chat_d.record
+    yield "hand-over: P in a stream", (await pair.prefill(4, stream=True)).record
+    yield "hand-over: P asked for five tokens", (await pair.prefill(5, max_tokens=5)).record
+    yield "hand-over: P at D's door", (await pair.decode(6, START, max_tokens=1)).record
     handle = (await pair.prefill(7)).handle
-    yield "hand-over: D refuses the body", {"reply": (await pair.decode(7, handle, max_tokens=0)).record}
+    yield "hand-over: D refuses the body", (await pair.decode(7, handle, max_tokens=0)).record
     handle = (await pair.prefill(8)).handle
-    yield "hand-over: D at P's door", {"reply": (await _decode_at(pair.p, pair, 8, handle)).record}
+    yield "hand-over: D at P's door", (await _decode_at(pair.p, pair, 8, handle)).record
 
 
-async def faults(pair: Pair, which: Callable[[Fault], bool] = lambda fault: not fault.kills) -> AsyncIterator[Record]:
-    """Each spoilt object, then whether D still answers; those that kill only if `which` asks for them."""
+async def faults(pair: Pair) -> AsyncIterator[Record]:
+    """Each spoilt object that D survives, then whether it still answers."""
     for number, fault in enumerate(FAULTS):
-        if not which(fault):
+        if fault.kills:
             continue
         bad = fault.spoil((await pair.prefill(20 + number)).handle)
         before = await pair.d.numbers()
         reply = await pair.decode(20 + number, bad)
         after = await pair.d.numbers()
         alone = await pair.alone(20 + number)
-        facts: dict[str, Any] = {"reply": reply.record, **_effect(before, after)}
+        facts: dict[str, Any] = {**reply.record, **_effect(before, after)}
         if reply.status == 200:
             facts["same text as P alone"] = reply.said == alone.said
         yield f"fault: {fault}", facts
         streamed = await pair.decode(
             20 + number, fault.spoil((await pair.prefill(20 + number)).handle), stream=True, cache_salt="stream"
         )
-        yield f"fault, streamed: {fault}", {"reply": streamed.record}
+        yield f"fault, streamed: {fault}", streamed.record
         later = await pair.decode(20 + number, None)
         yield f"fault, then plain: {fault}", {"status": later.status, "same text as P alone": later.said == alone.said}
+
+
+async def deadly(pair: Pair, fault: Fault, patience_s: float = 8.0) -> dict[str, Any]:
+    """One object that kills D: what its client gets, and whether D lives after that client has left."""
+    bad = fault.spoil((await pair.prefill(60)).handle)
+    try:
+        reply = await pair.decode(60, bad, within_s=patience_s)
+        said: dict[str, Any] = {"status": reply.status, "body": reply.record.get("body")}
+    except TimeoutError:
+        said = {"status": "no answer"}
+    except aiohttp.ClientError:
+        said = {"status": "connection lost"}
+    for _ in range(100):
+        try:
+            lives = (await pair.d.send("/health")).status == 200
+        except aiohttp.ClientError:
+            return {**said, "lives": False}
+        if not lives:
+            return {**said, "lives": False}
+        await asyncio.sleep(0.1)
+    return {**said, "lives": True}
 
 
 async def late_and_twice(pair: Pair) -> AsyncIterator[Record]:
@@ -193,7 +216,7 @@ async def late_and_twice(pair: Pair) -> AsyncIterator[Record]:
     handle = (await pair.prefill(40)).handle
     once = await pair.decode(40, handle)
     again = await pair.decode(40, handle, cache_salt="twice")
-    yield "the same parameters twice", {"reply": again.record, "same text": again.said == once.said}
+    yield "the same parameters twice", {**again.record, "same text": again.said == once.said}
     handle = (await pair.prefill(41)).handle
     alone = await pair.alone(41)
     before = await pair.p.numbers()
@@ -201,7 +224,7 @@ async def late_and_twice(pair: Pair) -> AsyncIterator[Record]:
     after = await pair.p.numbers()
     late = await pair.decode(41, handle)
     facts = {
-        "reply": late.record,
+        **late.record,
         "expired at P": _grown(before, after, "nixl_num_kv_expired_reqs_total") > 0,
         "same text as P alone": late.said == alone.said,
     }
@@ -237,13 +260,13 @@ async def leavers(pair: Pair) -> AsyncIterator[Record]:
     await asyncio.gather(task, return_exceptions=True)
     idle = await pair.d.idle()
     after = await pair.d.numbers()
-    facts = {
+    whole: dict[str, Any] = {
         "running before": busy["num_requests_running"],
         "load before": load,
         "running": after["num_requests_running"] if idle else "still busy",
         "counted as aborted": _grown(before, after, 'request_success_total{finished_reason="abort"}'),
     }
-    yield "leaves before a whole answer", facts
+    yield "leaves before a whole answer", whole
 
 
 SCENES = (stop_strings, two_turns, tokens_there_and_back, hand_over, faults, late_and_twice, leavers)

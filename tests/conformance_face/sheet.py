@@ -12,11 +12,13 @@ import aiohttp
 
 from .cases import cases
 from .client import Engine
+from .faults import FAULTS
 from .pages import facts
-from .scenes import SCENES, Pair
+from .scenes import SCENES, Pair, deadly, faults
 
 Sheet = dict[str, Any]
 ABSENT = "(absent)"
+_SAME = "= "
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -28,8 +30,13 @@ class Difference:
     other: str
 
 
-async def ask(prefill: str, decode: str, *, lease_s: float = 30.0, nonce: int) -> Sheet:
-    """Ask a P and a D everything; their KV leases last `lease_s` of the client's clock. About a minute."""
+async def ask(
+    prefill: str, decode: str, *, recompute: tuple[str, str] | None = None, lease_s: float = 30.0, nonce: int
+) -> Sheet:
+    """Ask a P and a D everything; their KV leases last `lease_s` of the client's clock. About two minutes.
+
+    `recompute`: a P and a D that was started with `kv_load_failure_policy=recompute`, for the table of faults again.
+    """
     sheet: Sheet = {}
     # Engines close idle connections: each request gets its own.
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True, limit=0)) as session:
@@ -55,28 +62,57 @@ async def ask(prefill: str, decode: str, *, lease_s: float = 30.0, nonce: int) -
         for scene in SCENES:
             async for name, record in scene(pair):
                 sheet[name] = record
+        if recompute is not None:
+            p2, d2 = (Engine(url, session) for url in recompute)
+            async for name, record in faults(Pair(p2, d2, model, lease_s, nonce + 7)):
+                sheet[f"recompute, {name}"] = record
         for name, engine in (("P", p), ("D", d)):
             for metric, fact in facts((await engine.send("/metrics")).text).items():
                 sheet[f"metric {name} {metric}"] = fact
     return sheet
 
 
+async def kill(prefill: str, decode: str, fault: str, *, nonce: int = 0, patience_s: float = 8.0) -> dict[str, Any]:
+    """Ask a D what kills it."""
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session:
+        p, d = Engine(prefill, session), Engine(decode, session)
+        model = str((await d.send("/v1/models")).body["data"][0]["id"])
+        pair = Pair(p, d, model, 0.0, nonce)
+        return await deadly(pair, next(each for each in FAULTS if each.name == fault), patience_s)
+
+
 def load(path: Path) -> Sheet:
     """Read a sheet."""
     found: Sheet = json.loads(path.read_text(encoding="utf-8"))
-    return {name: found[value] if isinstance(value, str) else value for name, value in found.items()}
+    for name, value in found.items():
+        if isinstance(value, str):
+            found[name] = found[value.removeprefix(_SAME)]
+            continue
+        for part, told in value.items():
+            if isinstance(told, str) and told.startswith(_SAME):
+                value[part] = found[told.removeprefix(_SAME)][part]
+    return found
 
 
 def dump(sheet: Mapping[str, Any]) -> str:
-    """One line for each question; the name of an earlier one stands for the same answer."""
-    seen: dict[str, str] = {}
+    """One line for each question. What is the same as in an earlier answer, or as all of it, is told by its name."""
+    seen: dict[tuple[str, str], str] = {}
     lines = []
-    for name, value in sheet.items():
-        answer = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-        same = seen.setdefault(answer, name)
-        told = answer if same == name else json.dumps(same, ensure_ascii=False)
-        lines.append(f"{json.dumps(name, ensure_ascii=False)}:{told}")
+    for name, answer in sheet.items():
+        whole = seen.setdefault(("", _json(answer)), name)
+        told: object = f"{_SAME}{whole}"
+        if whole == name:
+            parts = {part: seen.setdefault((part, _json(value)), name) for part, value in answer.items()}
+            told = {
+                part: f"{_SAME}{parts[part]}" if parts[part] != name and isinstance(value, dict | list) else value
+                for part, value in answer.items()
+            }
+        lines.append(f"{_json(name)}:{_json(told)}")
     return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def fields(sheet: Mapping[str, Any]) -> dict[str, str]:

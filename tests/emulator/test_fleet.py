@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from emulator.events import Events
-from emulator.fleet import Call, Fleet, Reply, Request, Role, parse_topology
+from emulator.fleet import HANDSHAKE_S, Call, Fleet, LoadFailure, Reply, Request, Role, parse_topology
 from emulator.prefix_cache import Prompt
 from emulator.profiles import LLAMA_3_1_8B_H100, EngineProfile, wire_ms
 
@@ -92,9 +92,11 @@ class Answer:
 class Client:
     """Sends requests to a fleet and keeps the answers."""
 
-    def __init__(self, notation: str = "1P_1D", profile: EngineProfile = P) -> None:
+    def __init__(
+        self, notation: str = "1P_1D", profile: EngineProfile = P, load_failure: LoadFailure = LoadFailure.FAIL
+    ) -> None:
         self.events = Events()
-        self.fleet = Fleet(notation, profile, self.events)
+        self.fleet = Fleet(notation, profile, self.events, load_failure)
 
     def send(
         self,
@@ -322,10 +324,10 @@ def test_a_reader_that_leaves_during_its_transfer_gives_everything_back():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"remote_block_ids": None}, {"remote_block_ids": []}, {"remote_request_id": None}],
-    ids=["null blocks", "no blocks", "no request id"],
+    [{"remote_block_ids": None}, {"remote_block_ids": []}, {"remote_block_ids": None, "remote_request_id": None}],
+    ids=["null blocks", "no blocks", "nothing"],
 )
-def test_a_hand_over_without_blocks_or_request_id_kills_the_decode_engine(wrong):
+def test_a_hand_over_without_blocks_kills_the_decode_engine(wrong):
     client = Client("1P_2D")
     params = client.prefill(500)
     other = client.send("D0", 50, 500, None, "other")
@@ -343,11 +345,16 @@ def test_a_hand_over_without_blocks_or_request_id_kills_the_decode_engine(wrong)
     assert after.reply.completion_tokens == 5
 
 
-def test_parameters_without_a_request_id_at_all_kill_too():
+def test_without_a_request_id_d_hangs_and_dies_when_the_client_leaves():
     client = Client()
-    client.send("D0", 500, 5, {"do_remote_prefill": True})
-    client.run()
-    assert not client.fleet.engines["D0"].alive
+    hanging = client.send("D0", 500, 5, {**client.prefill(500), "remote_request_id": None})
+    other = client.send("D0", 50, 20, None, "other")
+    client.run(100.0)
+    assert hanging.silent and other.reply.completion_tokens == 20
+    assert client.fleet.engines["D0"].waiting == 1
+    assert hanging.call is not None
+    hanging.call.abort()
+    assert not client.fleet.engines["D0"].alive and hanging.silent
 
 
 def test_an_expired_lease_is_read_as_garbage_and_counted():
@@ -384,8 +391,80 @@ def test_a_second_reader_that_was_at_its_node_in_time_but_reads_too_late_reads_g
 def test_an_unknown_prefill_node_fails_the_request_and_leaves_d_well():
     client = Client()
     answer = client.send("D0", 500, 5, {**client.prefill(500), "remote_engine_id": "P9"})
+    client.run(HANDSHAKE_S)
+    assert answer.silent
     client.run()
     assert answer.status == 500 and client.fleet.engines["D0"].alive and client.used("D0") == 0
+
+
+def test_a_d_that_has_read_from_p_before_learns_at_once_that_p_is_gone():
+    client = Client("2P_1D")
+    client.send("D0", 500, 5, client.prefill(500))
+    client.run()
+    met, stranger = client.prefill(600, name="met"), client.prefill(600, "P1", "stranger")
+    assert client.fleet.met("D0") == ["P0"]
+    client.fleet.kill("P0")
+    client.fleet.kill("P1")
+    soon, late = client.send("D0", 600, 5, met, "met"), client.send("D0", 600, 5, stranger, "stranger")
+    client.run(1.0)
+    assert soon.status == 500 and late.silent
+    client.run(HANDSHAKE_S)
+    assert late.status == 500
+    client.fleet.kill("D0")
+    assert client.fleet.met("D0") == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "within_s"),
+    [
+        ({"remote_engine_id": "P9"}, HANDSHAKE_S + 1.0),
+        ({"remote_engine_id": "P9", "side_channel": True}, 1.0),
+        ({"remote_engine_id": "D0"}, 1.0),
+        ({"readable": False}, 1.0),
+    ],
+    ids=["nobody there", "somebody else", "itself", "blocks that P does not have"],
+)
+def test_with_recompute_d_computes_what_it_could_not_read(wrong, within_s):
+    client = Client(load_failure=LoadFailure.RECOMPUTE)
+    answer = client.send("D0", 500, 5, {**client.prefill(500), **wrong})
+    client.run(within_s)
+    assert answer.reply.completion_tokens == 5 and len(answer.first_s) == 1
+    assert (client.fleet.transferred_tokens, client.used("D0")) == (0, 0)
+    again = client.send("D0", 500, 5)
+    client.run(1.0)
+    assert again.reply.cached_tokens > 0  # what it computed is its own
+
+
+def test_with_recompute_a_p_that_dies_during_a_transfer_costs_time_and_no_answer():
+    client = Client("1P_1D", P.with_bandwidth(0.02), LoadFailure.RECOMPUTE)
+    answer = client.send("D0", 2000, 5, client.prefill(2000))  # a transfer of 13 s
+    client.run(0.1)
+    client.fleet.kill("P0")
+    client.run(20.0)
+    assert answer.reply.completion_tokens == 5 and client.used("D0") == 0
+
+
+@pytest.mark.parametrize("policy", LoadFailure)
+def test_a_client_that_leaves_while_d_waits_for_a_side_channel_leaves_nothing_behind(policy):
+    client = Client(load_failure=policy)
+    answer = client.send("D0", 500, 5, {**client.prefill(500), "remote_engine_id": "P9"})
+    client.run(1.0)
+    assert answer.call is not None
+    answer.call.abort()
+    client.run(HANDSHAKE_S + 1.0)
+    assert answer.silent and client.used("D0") == 0 and client.fleet.engines["D0"].alive
+
+
+def test_what_a_lease_holds_is_a_hit_for_the_next_prompt():
+    client = Client()
+    first = client.send("P0", 500, 64, START_PREFILL)
+    client.run(1.0)
+    second = client.send("P0", (("r", 500), ("more", 100)), 64, START_PREFILL)
+    client.run(1.0)
+    assert client.fleet.open_leases == 2
+    assert (first.reply.cached_tokens, second.reply.cached_tokens) == (0, 496)
+    client.run(P.lease_s)
+    assert client.used("P0") == 0
 
 
 # -- death ---------------------------------------------------------------------------------------------------
@@ -405,7 +484,7 @@ def test_a_transfer_from_a_p_that_died_fails_the_request_of_d(back, late_s):
     assert client.fleet.open_leases == 0
     client.run(late_s)
     answer = client.send("D0", 2000, 5, params)
-    client.run()
+    client.run(HANDSHAKE_S + 1.0)
     assert answer.status == 500 and answer.first_s == []
     assert client.used("D0") == 0 and client.fleet.engines["D0"].alive
     assert client.fleet.transferred_tokens == 0

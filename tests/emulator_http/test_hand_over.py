@@ -162,8 +162,8 @@ async def test_a_p_that_died_is_a_500_at_d():
 
 @pytest.mark.parametrize(
     "change",
-    [{"remote_block_ids": None}, {"remote_block_ids": [[1, 2]]}, {"remote_request_id": None}],
-    ids=["no blocks", "too few blocks", "no request id"],
+    [{"remote_block_ids": None}, {"remote_block_ids": [[1, 2]]}],
+    ids=["no blocks", "too few blocks"],
 )
 @in_loop
 async def test_a_hand_over_that_kills_ds_engine_ends_all_its_turns_and_closes_its_port(change):

@@ -85,15 +85,23 @@ def test_content_parts_of_text_are_the_text_and_others_are_their_json():
     assert render_chat([user([image])], None, "", None).tokens == 4 + count(str(image).replace(" ", "")) + 4
 
 
-def test_salt_tools_and_names_make_other_prompts():
+def test_a_salt_shares_nothing_in_the_cache_and_says_the_same():
+    for plain, salted in (
+        (render_chat([user("a")], TOOLS, "", None), render_chat([user("a")], TOOLS, "salt", None)),
+        (render_raw("a" * 100, "", 16), render_raw("a" * 100, "salt", 16)),
+    ):
+        assert salted.voice == plain.voice and salted.tokens == plain.tokens
+        assert not {key for key, _ in salted.prompt} & {key for key, _ in plain.prompt}
+
+
+def test_tools_and_names_make_other_prompts():
     plain = render_chat([user("a")], None, "", None)
     voices = {
         plain.voice,
-        render_chat([user("a")], None, "salt", None).voice,
         render_chat([user("a")], TOOLS, "", None).voice,
         render_chat([{**user("a"), "name": "Bo"}], None, "", None).voice,
     }
-    assert len(voices) == 4
+    assert len(voices) == 3
 
 
 @pytest.mark.parametrize("limit", [None, 3, 9])

@@ -116,7 +116,7 @@ class FakeEngine:
             "do_remote_decode": False,
             "remote_block_ids": [list(range(1, -(-prompt // 16) + 1))],
             "remote_engine_id": self.name,
-            "remote_request_id": f"chatcmpl-{request.headers['X-Request-Id']}-0",
+            "remote_request_id": f"chatcmpl-{request.headers['X-Request-Id']}-{self.calls}",
             "remote_host": "127.0.0.1",
             "remote_port": 5600,
             "tp_size": 1,

@@ -188,7 +188,7 @@ async def test_a_handle_whose_lease_has_run_out_is_not_used_and_the_prefill_is_d
     assert answer.route == (TRANSFER, Reason.PREFILL_FAILED.value)
     assert (p.calls, d.calls) == (2, 1)
     second = p.headers[1]["X-Request-Id"]
-    assert d.bodies[0]["kv_transfer_params"]["remote_request_id"] == f"chatcmpl-{second}-0"
+    assert d.bodies[0]["kv_transfer_params"]["remote_request_id"] == f"chatcmpl-{second}-2"
 
 
 @in_loop

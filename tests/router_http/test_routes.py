@@ -49,7 +49,7 @@ async def test_d_gets_the_handle_as_p_gave_it():
         "do_remote_decode": False,
         "remote_block_ids": [[1]],
         "remote_engine_id": "P0",
-        "remote_request_id": f"chatcmpl-{internal}-0",
+        "remote_request_id": f"chatcmpl-{internal}-1",
         "remote_host": "127.0.0.1",
         "remote_port": 5600,
         "tp_size": 1,

@@ -1,0 +1,189 @@
+"""The table of bad hand-overs at the router, in front of emulated engines that suffer them as real ones do.
+
+A P of the test passes prompts on to an emulated P and spoils what it hands over. What the object shows must never
+reach a D; what it does not show costs one leg, and the turn is done again or ends in a clean error. No D dies, and none
+is poisoned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from emulator.fleet import LoadFailure
+from emulator.profiles import LLAMA_3_1_8B_H100
+from emulator.server import RunningFleet, serve
+from router.turn import Reason, Route
+from slos.objective import Outcome
+from tests.conformance_face.faults import FAULTS, Fault
+
+from .client import ask, chat, in_loop
+from .fake_engine import Body, FakeEngine
+from .installation import Installation, installation
+
+LOCAL, TRANSFER = Route.APPEND_LOCAL.value, Route.PREFILL_TRANSFER.value
+MODEL = LLAMA_3_1_8B_H100.model
+LONG = "a prompt of more than one block: " + "word " * 200
+SHOWN = [fault for fault in FAULTS if fault.shown]
+HIDDEN = [fault for fault in FAULTS if not fault.shown]
+Spoil = Callable[[Body], Body]
+
+
+@dataclass
+class Emulated(FakeEngine):
+    """An engine of an emulated fleet, which starts and ends with the fleet."""
+
+    at: str = ""
+
+    @property
+    def url(self) -> str:
+        return self.at
+
+    async def start(self) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass
+
+
+def passes_on(at: str, spoil: Spoil) -> Callable[[FakeEngine, web.Request, Body], Any]:
+    """A P that lets another work, and spoils its handle."""
+
+    async def fault(engine: FakeEngine, request: web.Request, body: Body) -> web.Response:
+        async with aiohttp.ClientSession() as session:
+            headers = {"X-Request-Id": request.headers["X-Request-Id"]}
+            async with session.post(at + request.path, json=body, headers=headers) as reply:
+                answer = await reply.json()
+        answer["kv_transfer_params"] = spoil(answer["kv_transfer_params"])
+        return web.json_response(answer)
+
+    return fault
+
+
+@asynccontextmanager
+async def spoilt(
+    spoil: Spoil, topology: str = "1P_1D", policy: LoadFailure = LoadFailure.FAIL, **p: Any
+) -> AsyncIterator[tuple[RunningFleet, FakeEngine, Installation]]:
+    """An emulated fleet whose P0 spoils what it hands over, and a router that sends all turns through a P."""
+    fleet = await serve(topology, LLAMA_3_1_8B_H100, base_port=0, speed=20.0, load_failure=policy)
+    try:
+        urls = fleet.urls
+        first = FakeEngine("P0", fault=passes_on(urls["P0"], spoil), **p)
+        nodes = {name: Emulated(name, at=url) for name, url in urls.items() if name != "P0"}
+        prefill = [first, *(node for name, node in nodes.items() if name.startswith("P"))]
+        decode = [node for name, node in nodes.items() if name.startswith("D")]
+        async with installation(prefill, decode, pin_x=0.0) as router:
+            yield fleet, first, router
+    finally:
+        await fleet.close()
+
+
+def turn(text: str = LONG, **more: Any) -> dict[str, Any]:
+    return {**chat(text, max_tokens=8, **more), "model": MODEL}
+
+
+def unharmed(fleet: RunningFleet) -> None:
+    assert fleet.fleet.poisoned_reads == 0
+    assert all(node.listening for node in fleet.nodes.values())
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("fault", SHOWN, ids=str)
+@in_loop
+async def test_what_the_object_shows_never_reaches_a_d(fault: Fault, stream: bool):
+    async with spoilt(fault.spoil) as (fleet, p, router):
+        answer = await ask(router.url, turn(stream=stream))
+        await router.settle()
+        failures = router.metric("trimtab_leg_failures_total", node="P0", kind="handover")
+        assert fleet.fleet.transferred_tokens == 0
+        unharmed(fleet)
+    assert answer.status == 200 and answer.route == (LOCAL, Reason.PREFILL_FAILED.value)
+    assert (p.calls, failures) == (1, 1)
+    assert [record.outcome for record in router.records] == [Outcome.COMPLETED]
+
+
+@pytest.mark.parametrize("fault", SHOWN, ids=str)
+@in_loop
+async def test_another_p_does_what_the_first_one_spoilt(fault: Fault):
+    async with spoilt(fault.spoil, "2P_1D") as (fleet, _, router):
+        answer = await ask(router.url, turn())
+        await router.settle()
+        assert fleet.fleet.transferred_tokens > 0
+        unharmed(fleet)
+    assert answer.route == (TRANSFER, Reason.PREFILL_FAILED.value)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("fault", HIDDEN, ids=str)
+@in_loop
+async def test_what_only_d_can_find_out_ends_in_a_clean_error_where_no_other_d_is_left(fault: Fault, stream: bool):
+    async with spoilt(fault.spoil) as (fleet, _, router):
+        answer = await ask(router.url, turn(stream=stream))
+        await router.settle()
+        unharmed(fleet)
+    assert answer.status >= 500 and answer.error["message"]
+    assert [record.outcome for record in router.records] == [Outcome.FAILED]
+
+
+@in_loop
+async def test_blocks_of_a_p_that_has_not_told_how_many_it_has_are_for_d_to_find_out():
+    fault = next(each for each in FAULTS if each.name == "blocks that P does not have")
+    async with spoilt(fault.spoil, metrics="") as (fleet, _, router):
+        answer = await ask(router.url, turn())
+        await router.settle()
+        unharmed(fleet)
+    assert answer.status >= 500 and answer.error["message"]
+
+
+@pytest.mark.parametrize("fault", HIDDEN, ids=str)
+@in_loop
+async def test_a_d_of_the_recompute_policy_answers_all_the_same(fault: Fault):
+    async with spoilt(fault.spoil, policy=LoadFailure.RECOMPUTE) as (fleet, _, router):
+        answer = await ask(router.url, turn())
+        await router.settle()
+        unharmed(fleet)
+    assert (answer.status, answer.done) == (200, True)
+    assert answer.route[0] in (TRANSFER, LOCAL)
+
+
+@in_loop
+async def test_what_one_d_could_not_read_is_prefilled_again_for_another_and_no_object_is_sent_twice():
+    """Only the first object is bad: its D fails, and the next D gets a new one."""
+    given: list[Body] = []
+
+    def spoil(handle: Body) -> Body:
+        given.append(handle)
+        return {**handle, "remote_engine_id": "nobody"} if len(given) == 1 else handle
+
+    async with spoilt(spoil, "1P_2D") as (fleet, _, router):
+        answer = await ask(router.url, turn())
+        await router.settle()
+        unharmed(fleet)
+        assert fleet.fleet.open_leases <= 1  # the object that nobody could read
+    assert answer.status == 200 and len(given) == 2
+    assert given[0]["remote_request_id"] != given[1]["remote_request_id"]
+
+
+@in_loop
+async def test_an_object_that_p_gives_again_is_not_passed_on():
+    """A P, or a cache in front of it, that answers with what it answered before: D would read freed blocks."""
+    first: list[Body] = []
+
+    def again(handle: Body) -> Body:
+        first.append(handle)
+        return first[0]
+
+    async with spoilt(again) as (fleet, _, router):
+        right = await ask(router.url, turn())
+        second = await ask(router.url, turn())
+        await router.settle()
+        unharmed(fleet)
+        assert router.metric("trimtab_leg_failures_total", node="P0", kind="handover") == 1
+    assert right.route[0] == TRANSFER and second.route == (LOCAL, Reason.PREFILL_FAILED.value)
+    assert second.text == right.text
