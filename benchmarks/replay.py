@@ -25,7 +25,7 @@ from emulator.workload import ConversationPlan
 from estimators.quantile import nearest_rank
 from slos.objective import Outcome
 from trimtab.clients import Crowd, SeenTurn
-from trimtab.live import install
+from trimtab.installation import install
 from trimtab.scenarios import promises
 from trimtab.traces import Cut, load_traces
 

@@ -18,7 +18,8 @@ from slos.spec import SpecError
 
 from .console import check_target, command_line, commit, fail, out, progress_bar
 from .demo import PLOTTED, as_json, from_trace, run_all, scenario_named
-from .live import LiveError, run_live
+from .installation import LiveError
+from .live import run_live
 from .picture import as_view
 from .runs import Outcome, Run
 from .scenarios import H2, Scenario, with_slos

@@ -22,7 +22,7 @@ import pytest
 from emulator.workload import CHAT, Phase, conversations
 from slos.objective import Outcome
 from trimtab.clients import Crowd
-from trimtab.live import Installation, free_port, install
+from trimtab.installation import Installation, free_port, install
 from trimtab.scenarios import promises
 
 pytestmark = pytest.mark.slow
