@@ -19,13 +19,14 @@ has run empty; without any P that can be read, TTFT is unknown and not "local on
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from estimators.histogram import SCRAPES, BucketQuantile, Histogram, HistogramWindow, Snapshot, merged
 from router.turn import Role
-from slos.objective import Signal, Slo
+from slos.objective import Slo
 from slos.reduce import SloReading, driving
 
 MIN_SAMPLES = 20
@@ -43,6 +44,9 @@ class EngineMetric(StrEnum):
 
 
 HISTOGRAMS = (EngineMetric.TTFT, EngineMetric.TPOT)
+
+Series = tuple[tuple[str, str], ...]
+"""One series of a metric on one page: its labels but `le` and `model_name`; data parallel ranks differ in `engine`."""
 
 
 def needed(role: Role) -> tuple[EngineMetric, ...]:
@@ -62,13 +66,17 @@ class EngineNode:
 
 @dataclass(frozen=True, slots=True)
 class NodeScrape:
-    """One node's page in one round. `older_names` tells which metrics came under another name than today's."""
+    """One node's page in one round."""
 
     node: str
-    histograms: Mapping[EngineMetric, Snapshot] = field(default_factory=dict)
+    histograms: Mapping[EngineMetric, Mapping[Series, Snapshot]] = field(default_factory=dict)
     gauges: Mapping[EngineMetric, float] = field(default_factory=dict)
     missing: tuple[EngineMetric, ...] = ()
+    """What the page lacks, or shows of some of its engines only."""
     older_names: Mapping[EngineMetric, str] = field(default_factory=dict)
+    """Which metrics came under another name than today's."""
+    models: tuple[str, ...] = ()
+    """The `model_name` labels of what was read."""
     error: str | None = None
     """Why there is no page; then the rest is empty."""
 
@@ -136,11 +144,9 @@ class Engines:
             raise ValueError("two nodes have one name")
         self._min_samples = min_samples
         self._last: dict[str, NodeScrape] = {}
-        self._windows = {
-            (node.name, metric): HistogramWindow(scrapes)
-            for node in nodes
-            for metric in HISTOGRAMS
-            if metric in needed(node.role)
+        self._scrapes = scrapes
+        self._windows: dict[tuple[str, EngineMetric], dict[Series, HistogramWindow]] = {
+            (node.name, metric): {} for node in nodes for metric in HISTOGRAMS if metric in needed(node.role)
         }
 
     @property
@@ -156,12 +162,18 @@ class Engines:
         """Takes one round; a node that is not in it counts as not answering."""
         by_node = {scrape.node: scrape for scrape in scrapes}
         self._last = {name: by_node.get(name, NodeScrape(name, error="not scraped")) for name in self._nodes}
-        for (name, metric), window in self._windows.items():
-            window.add(self._last[name].histograms.get(metric))
+        for (name, metric), windows in self._windows.items():
+            shown = self._last[name].histograms.get(metric, {})
+            # By series and not their sum: one of them that is not shown must not look like a restart of all.
+            for series in windows.keys() | shown.keys():
+                windows.setdefault(series, HistogramWindow(self._scrapes)).add(shown.get(series))
+            for series in [series for series, window in windows.items() if window.silent]:
+                del windows[series]
 
     def reading(self, model: str) -> EngineReading:
         """What the window says of `model` now."""
         own = [node for node in self._nodes.values() if node.model == model]
+        alarms = [alarm for node in own for alarm in self._alarms(node)]
         prefill = [node for node in own if node.role is Role.PREFILL]
         decode = [node for node in own if node.role is not Role.PREFILL]
         ttft_p = self._sum(prefill, EngineMetric.TTFT)
@@ -171,12 +183,12 @@ class Engines:
             ttft_p=ttft_p,
             tpot_d=self._sum(decode, EngineMetric.TPOT),
             transfers_known=not prefill or ttft_p is not None,
-            alarms=tuple(alarm for node in own for alarm in self._alarms(node)),
+            alarms=(*alarms, *self._strangers(own)),
             min_samples=self._min_samples,
         )
 
     def _sum(self, nodes: Iterable[EngineNode], metric: EngineMetric) -> Histogram | None:
-        totals = (self._windows[node.name, metric].total() for node in nodes)
+        totals = (window.total() for node in nodes for window in self._windows[node.name, metric].values())
         return merged(total for total in totals if total is not None)
 
     def _alarms(self, node: EngineNode) -> list[EngineAlarm]:
@@ -187,13 +199,34 @@ class Engines:
             return [EngineAlarm(node.name, scrape.error)]
         return [EngineAlarm(node.name, f"no {metric}") for metric in scrape.missing]
 
+    def _strangers(self, nodes: Iterable[EngineNode]) -> list[EngineAlarm]:
+        """Nodes whose page speaks of another model than those of most nodes."""
+        served = {node.name: self._last[node.name].models for node in nodes if node.name in self._last}
+        named = Counter(models for models in served.values() if models)
+        if len(named) < 2:
+            return []
+        usual = named.most_common(1)[0][0]
+        return [
+            EngineAlarm(name, f"serves {_listed(models)}, others {_listed(usual)}")
+            for name, models in served.items()
+            if models and models != usual
+        ]
 
-def as_slo_readings(slos: Iterable[Slo], reading: EngineReading) -> list[SloReading]:
+
+def slo_quantiles(slos: Iterable[Slo], reading: EngineReading) -> list[tuple[Slo, BucketQuantile | None]]:
     """For each SLO that can drive the model's law, the engines' latency at the SLO's own percentile."""
     drives = driving(slos, reading.model)
-    rows = []
-    for slo in (*drives.ttft, *drives.tpot):
-        ttft = slo.signal is Signal.TTFT
-        quantile = reading.ttft(slo.objective).worse if ttft else reading.tpot(slo.objective)
-        rows.append(SloReading(slo, None if quantile is None else quantile.value))
-    return rows
+    return [(slo, reading.ttft(slo.objective).worse) for slo in drives.ttft] + [
+        (slo, reading.tpot(slo.objective)) for slo in drives.tpot
+    ]
+
+
+def as_slo_readings(slos: Iterable[Slo], reading: EngineReading) -> list[SloReading]:
+    """The same as the law takes it: the guess inside the bucket."""
+    return [
+        SloReading(slo, None if quantile is None else quantile.value) for slo, quantile in slo_quantiles(slos, reading)
+    ]
+
+
+def _listed(models: Iterable[str]) -> str:
+    return " and ".join(name[:60] for name in models)

@@ -7,7 +7,7 @@ Names and help are in `SPECS`; label values come from configuration and enums on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -15,11 +15,14 @@ from prometheus_client.registry import Collector
 
 from estimators.histogram import BucketQuantile
 from slos.alerts import State
+from slos.objective import Slo
 
 from .alerting import Alerting
 from .engines import EngineMetric, EngineReading
 from .metrics import Kind, Spec
 from .scrape import Scraper
+from .status import number
+from .tick import ModelOutput
 
 ENGINE_P99 = Spec(
     "trimtab_engine_p99_seconds",
@@ -30,6 +33,13 @@ ENGINE_P99 = Spec(
 )
 ENGINE_SAMPLES = Spec(
     "trimtab_engine_samples", Kind.GAUGE, "", ("model", "signal"), "Values behind the engines' P99; 0 where unknown."
+)
+ENGINE_SLO = Spec(
+    "trimtab_engine_slo_reading_seconds",
+    Kind.GAUGE,
+    "seconds",
+    ("model", "slo", "signal", "bound"),
+    "The engines' view of trimtab_slo_reading_seconds: the SLO's percentile over all turns, by low, point and high.",
 )
 ENGINE_SCRAPES = Spec(
     "trimtab_engine_scrapes", Kind.COUNTER, "", ("node", "result"), "Pages asked for, by result: ok or failed."
@@ -52,7 +62,7 @@ ALERT_TURNS = Spec(
 )
 NOTICES = Spec("trimtab_notices", Kind.COUNTER, "", ("result",), "Webhook posts by what became of them.")
 NOTICES_WAITING = Spec("trimtab_notices_waiting", Kind.GAUGE, "", (), "Notices that wait to be delivered.")
-ENGINE_SPECS = (ENGINE_P99, ENGINE_SAMPLES, ENGINE_SCRAPES, ENGINE_MISSING, ENGINE_KV)
+ENGINE_SPECS = (ENGINE_P99, ENGINE_SAMPLES, ENGINE_SLO, ENGINE_SCRAPES, ENGINE_MISSING, ENGINE_KV)
 ALERT_SPECS = (ALERT_STATE, ALERT_TURNS, NOTICES, NOTICES_WAITING)
 SPECS = (*ENGINE_SPECS, *ALERT_SPECS)
 
@@ -63,13 +73,25 @@ def signals(reading: EngineReading, q: float = 0.99) -> dict[str, BucketQuantile
     return {"ttft_local": ttft.local, "ttft_transferred": ttft.transferred, "tpot": reading.tpot(q)}
 
 
-def engine_status(scraper: Scraper) -> dict[str, object]:
-    """By model: P99s with bounds (None: unknown), and what nodes do not tell or tell under an older name."""
+def engine_status(scraper: Scraper, outputs: Mapping[str, ModelOutput]) -> dict[str, object]:
+    """By model: P99s with bounds (None: unknown), each driving SLO's percentile by the engines' clocks and by the
+    routers', and what nodes do not tell or tell under an older name. `outputs` are those of the last tick."""
     status: dict[str, object] = {}
+    beside = scraper.slo_quantiles()
     for model, reading in scraper.readings().items():
         nodes = [scraper.last[node.name] for node in scraper.nodes if node.model == model]
         status[model] = {
             "p99": {signal: _plain(quantile) for signal, quantile in signals(reading).items()},
+            "slos": [
+                {
+                    "slo": slo.name,
+                    "signal": slo.signal.value,
+                    "percentile": slo.objective,
+                    "engine": _plain(quantile),
+                    "router_s": _router_s(outputs.get(model), slo),
+                }
+                for slo, quantile in beside.get(model, ())
+            ],
             "alarms": [{"node": alarm.node, "what": alarm.what} for alarm in reading.alarms],
             "older_names": {
                 scrape.node: {metric.value: name for metric, name in scrape.older_names.items()}
@@ -111,16 +133,18 @@ class EngineCollector(Collector):
         """Every metric of ENGINE_SPECS, with its values now."""
         by_model = {model: signals(reading) for model, reading in self._scraper.readings().items()}
         p99s = [(model, signal, p99) for model, rows in by_model.items() for signal, p99 in rows.items()]
-        bounds = [
-            ((model, signal, bound), inf if value is None else value)
-            for model, signal, p99 in p99s
-            if p99 is not None
-            for bound, value in (("low", p99.low), ("point", p99.value), ("high", p99.high))
+        bounds = [((model, signal, bound), value) for model, signal, p99 in p99s for bound, value in _bounds(p99)]
+        slos = [
+            ((model, slo.name, slo.signal.value, bound), value)
+            for model, rows in self._scraper.slo_quantiles().items()
+            for slo, quantile in rows
+            for bound, value in _bounds(quantile)
         ]
         pages = self._scraper.last.values()
         kv = [((p.node,), p.gauges[EngineMetric.KV_USAGE]) for p in pages if EngineMetric.KV_USAGE in p.gauges]
         yield _family(ENGINE_P99, bounds)
         yield _family(ENGINE_SAMPLES, [((m, signal), 0 if p99 is None else p99.n) for m, signal, p99 in p99s])
+        yield _family(ENGINE_SLO, slos)
         yield _family(ENGINE_SCRAPES, self._scraper.results.items())
         yield _family(ENGINE_MISSING, [((page.node, metric.value), 1) for page in pages for metric in page.missing])
         yield _family(ENGINE_KV, kv)
@@ -160,6 +184,21 @@ def _family(spec: Spec, values: Iterable[tuple[tuple[str, ...], float]]) -> Gaug
     for labels, value in values:
         family.add_metric(labels, float(value))
     return family
+
+
+def _bounds(quantile: BucketQuantile | None) -> list[tuple[str, float]]:
+    if quantile is None:
+        return []
+    return [
+        ("low", quantile.low),
+        ("point", quantile.value),
+        ("high", inf if quantile.high is None else quantile.high),
+    ]
+
+
+def _router_s(output: ModelOutput | None, slo: Slo) -> float | str | None:
+    readings = () if output is None else output.readings
+    return number(next((reading.value_s for reading in readings if reading.slo == slo), None))
 
 
 def _plain(quantile: BucketQuantile | None) -> dict[str, float | int | bool | None] | None:

@@ -11,17 +11,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import aiohttp
 
-from estimators.histogram import SCRAPES
+from estimators.histogram import SCRAPES, BucketQuantile
 from slos.objective import Slo
 from slos.reduce import SloReading
 
-from .engine_page import read_page
-from .engines import EngineNode, EngineReading, Engines, NodeScrape, as_slo_readings
+from .engine_page import PageError, read_page
+from .engines import EngineNode, EngineReading, Engines, NodeScrape, as_slo_readings, slo_quantiles
 from .scheduler import Job
 
 INTERVAL_S = 5.0
 TIMEOUT_S = 2.0
 MAX_PAGE_BYTES = 8 * 2**20
+TEXT = {"Accept": "text/plain;version=0.0.4"}
 STALE_INTERVALS = 3.0
 """Without a round for so long there are no readings, and the law holds."""
 
@@ -81,6 +82,10 @@ class Scraper:
         """For `control.signal: engine`, by model."""
         return {model: as_slo_readings(self._slos, reading) for model, reading in self.readings().items()}
 
+    def slo_quantiles(self) -> dict[str, list[tuple[Slo, BucketQuantile | None]]]:
+        """The same with the edges of its bucket."""
+        return {model: slo_quantiles(self._slos, reading) for model, reading in self.readings().items()}
+
     @property
     def last(self) -> Mapping[str, NodeScrape]:
         """The newest round, by node."""
@@ -93,10 +98,9 @@ class Scraper:
 
     async def _read(self, session: aiohttp.ClientSession, node: EngineNode) -> NodeScrape:
         url = node.url.rstrip("/")
+        address = url if url.endswith("/metrics") else f"{url}/metrics"
         try:
-            async with session.get(
-                url if url.endswith("/metrics") else f"{url}/metrics", allow_redirects=False
-            ) as response:
+            async with session.get(address, headers=TEXT, allow_redirects=False) as response:
                 if response.status != 200:
                     return NodeScrape(node.name, error=f"status {response.status}")
                 page = bytearray()
@@ -104,10 +108,13 @@ class Scraper:
                     page += chunk
                     if len(page) > MAX_PAGE_BYTES:
                         return NodeScrape(node.name, error="page too large")
-            return read_page(node, page.decode("utf-8"))
+                openmetrics = response.content_type == "application/openmetrics-text"
+            return read_page(node, page.decode("utf-8"), openmetrics)
         except TimeoutError:
             return NodeScrape(node.name, error="timeout")
         except (aiohttp.ClientError, OSError) as error:
             return NodeScrape(node.name, error=f"unreachable: {type(error).__name__}")  # its text may hold a password
+        except PageError as error:
+            return NodeScrape(node.name, error=str(error))
         except (ValueError, LookupError):  # the parser raises either
             return NodeScrape(node.name, error="not Prometheus text")

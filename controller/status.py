@@ -41,6 +41,7 @@ def status(loop: ControlLoop, pin: PinFile, version: str) -> dict[str, object]:
         "version": version,
         "law": config.law,
         "mode": config.mode,
+        "signal": "router" if loop.engine is None else "engine",
         "tick_s": config.tick_s,
         "state": loop.state.value,
         "headline": headline(loop, now_s),

@@ -2,10 +2,11 @@
 and a quantile with the bounds that the buckets allow.
 
 A snapshot holds cumulative counts by upper edge (`le`), +inf last. Between two snapshots of one process the
-counts are subtracted. If any of them fell, if the process started at another time or if the edges are others,
-it began anew, and the later snapshot is itself what was added. A page is not read in one instant, so an upper
-count may lag behind a lower one: differences are made monotone by a running maximum (as Prometheus does).
-Counts of nodes add on the edges that all of them have; quantiles never add.
+counts are subtracted, on the edges that both have: a count below an edge stays true where others are not shown.
+If any of them fell, or if the process started at another time, it began anew, and the later snapshot is itself
+what was added. A page is not read in one instant, so an upper count may lag behind a lower one: differences are
+made monotone by a running maximum (as Prometheus does). Counts of nodes add on the edges that all of them have;
+quantiles never add.
 
 The q-quantile is the ceil(q n)-th smallest value (`quantile.rank`), and all that buckets tell of it is the
 bucket: low < value <= high, without error whatever the distribution. The point inside is a guess, log-linear
@@ -117,15 +118,11 @@ class Histogram:
 
 def increase(before: Snapshot, after: Snapshot) -> Histogram:
     """What was added after `before`; all of `after` where its process began anew in between."""
-    renewed = (
-        before.edges != after.edges
-        or before.started_s != after.started_s
-        or any(now < then for then, now in zip(before.counts, after.counts, strict=True))
-    )
-    if renewed:
+    then = dict(zip(before.edges, before.counts, strict=True))
+    now = {edge: count for edge, count in zip(after.edges, after.counts, strict=True) if edge in then}
+    if before.started_s != after.started_s or any(count < then[edge] for edge, count in now.items()):
         return Histogram(after.edges, tuple(accumulate(after.counts, max)))
-    added = (now - then for then, now in zip(before.counts, after.counts, strict=True))
-    return Histogram(after.edges, tuple(accumulate(added, max)))
+    return Histogram(tuple(now), tuple(accumulate((count - then[edge] for edge, count in now.items()), max)))
 
 
 def merged(parts: Iterable[Histogram]) -> Histogram | None:
@@ -159,6 +156,11 @@ class HistogramWindow:
     def add(self, snapshot: Snapshot | None) -> None:
         """Takes one scrape; None for one that failed, by which the window grows older all the same."""
         self._snapshots.append(snapshot)
+
+    @property
+    def silent(self) -> bool:
+        """No scrape of the window has shown it."""
+        return not any(self._snapshots)
 
     def total(self) -> Histogram | None:
         """All that was added within the window; None until it has seen two snapshots."""

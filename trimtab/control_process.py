@@ -54,7 +54,7 @@ def _extend(control: Control, settings: Settings) -> None:
     for job in scraper.jobs():
         control.scheduler.add(job)
     control.registry.register(EngineCollector(scraper))
-    loop.sections["engines"] = lambda: engine_status(scraper)
+    loop.sections["engines"] = lambda: engine_status(scraper, loop.outputs)
     if settings.signal == "engine":
         loop.engine = scraper.slo_readings
     alerting = Alerting(

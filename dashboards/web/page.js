@@ -262,14 +262,19 @@ function caption(figure, name, text, note, over) {
   figure.querySelector(".note").replaceChildren(...(Array.isArray(note) ? note : [note]));
 }
 
-// What the engines' own histograms say, if they are scraped: the edges of the bucket that holds the P99.
-function engines(name, id) {
-  const p99 = (view.status.engines && name !== null && view.status.engines[name] && view.status.engines[name].p99) || {};
-  const parts = Object.entries(p99).filter(([signal, q]) => q && signal.startsWith(id)).map(([signal, q]) => {
-    const part = signal.slice(id.length + 1), high = q.high_s === null ? "more" : seconds(q.high_s);
-    return (part ? part + " " : "") + seconds(q.low_s) + " to " + high;
+// The other clock's word. Engines tell the edges of the bucket that holds the P99; where the law runs on that
+// (control.signal: engine), it is what is drawn, and the router's own percentile is told beside it.
+function engines(name, id, reading) {
+  const engine = (view.status.engines && name !== null && view.status.engines[name]) || {};
+  const edges = (q) => (q.high_s === null ? "≥ " + seconds(q.low_s) : seconds(q.low_s) + " to " + seconds(q.high_s));
+  const parts = Object.entries(engine.p99 || {}).filter(([signal, q]) => q && signal.startsWith(id)).map(([signal, q]) => {
+    const part = signal.slice(id.length + 1);
+    return (part ? part + " " : "") + edges(q);
   });
-  return parts.length ? " · engines say " + parts.join(", ") : "";
+  const told = parts.length ? " · engines say " + parts.join(", ") : "";
+  if (view.status.signal !== "engine") return told;
+  const row = reading ? (engine.slos || []).find((r) => r.slo === reading.slo) : null;
+  return " · engines' clock" + told + (row && row.router_s !== null ? " · routers say " + seconds(value(row.router_s)) : "");
 }
 
 function drawLatency(id, data, name, reading, from, to, gap) {
@@ -321,7 +326,7 @@ function drawLatency(id, data, name, reading, from, to, gap) {
   const over = now !== null && slo !== null && now > slo;
   const title = reading ? percentile(reading) : "P99 " + upper(id);
   const note = (reading ? reading.slo + (slo ? ", at most " + seconds(slo) : "") : "no such SLO is declared") +
-    (view.at !== null && i >= 0 ? " · at " + clock(data.t_s[i], true) : (over ? " · over its SLO" : "") + engines(name, id));
+    (view.at !== null && i >= 0 ? " · at " + clock(data.t_s[i], true) : (over ? " · over its SLO" : "") + engines(name, id, reading));
   caption(figure, title, now === null ? "–" : seconds(now), note, over);
   finish(figure, chart, `${title}: ${seconds(now)}, SLO ${seconds(slo)}`);
 }

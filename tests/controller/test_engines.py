@@ -39,7 +39,7 @@ def snapshot(values, started_s: float = 1.0) -> Snapshot:
 def page(node: EngineNode, ttft=(), tpot=(), missing: tuple[EngineMetric, ...] = ()) -> NodeScrape:
     shown = {EngineMetric.TTFT: snapshot(ttft), EngineMetric.TPOT: snapshot(tpot)}
     wanted = set(needed(node.role)) - set(missing)
-    return NodeScrape(node.name, {m: s for m, s in shown.items() if m in wanted}, missing=missing)
+    return NodeScrape(node.name, {m: {(): s} for m, s in shown.items() if m in wanted}, missing=missing)
 
 
 def read(*last: NodeScrape, nodes: tuple[EngineNode, ...] = FLEET) -> EngineReading:

@@ -8,14 +8,17 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from controller.alerting import Alerting
 from controller.engines import EngineMetric, EngineNode, NodeScrape
+from controller.feasibility import Feasibility
+from controller.laws.protocol import Action
 from controller.metrics import SPECS as CONTROL_SPECS
 from controller.observed import SPECS, AlertCollector, EngineCollector, alert_status, engine_status
 from controller.scrape import Scraper
-from controller.tick import Outputs
+from controller.tick import ModelOutput, Outputs
 from estimators.histogram import Snapshot
 from router.turn import Role
 from slos.counts import Count
 from slos.objective import Signal, Slo
+from slos.reduce import Binding, SloReading
 
 SLO = Slo("tpot", Signal.TPOT, 0.99, 0.040)
 NODES = (EngineNode("P0", Role.PREFILL, "http://p", "m"), EngineNode("D0", Role.DECODE, "http://d", "m"))
@@ -31,8 +34,8 @@ def scraper(tpots: tuple[float, ...] = (0.0, 50.0, 50.0)) -> Scraper:
         gauges, older = {EngineMetric.KV_USAGE: 0.5}, {EngineMetric.TPOT: "old"}
         made._engines.fold(
             [
-                NodeScrape("P0", {EngineMetric.TTFT: ttft}, {}, (EngineMetric.KV_USAGE,)),
-                NodeScrape("D0", {EngineMetric.TTFT: ttft, EngineMetric.TPOT: tpot}, gauges, (), older),
+                NodeScrape("P0", {EngineMetric.TTFT: {(): ttft}}, {}, (EngineMetric.KV_USAGE,)),
+                NodeScrape("D0", {EngineMetric.TTFT: {(): ttft}, EngineMetric.TPOT: {(): tpot}}, gauges, (), older),
             ]
         )
     made._round_s = 0.0
@@ -48,7 +51,7 @@ def alerting() -> Alerting:
 
 
 def test_the_engines_status_is_json_with_bounds_alarms_and_older_names():
-    status = engine_status(scraper())
+    status = engine_status(scraper(), {})
     assert json.loads(json.dumps(status, allow_nan=False)) == status
     model = status["m"]
     assert isinstance(model, dict)
@@ -58,6 +61,16 @@ def test_the_engines_status_is_json_with_bounds_alarms_and_older_names():
     assert (p99["tpot"]["low_s"], p99["tpot"]["high_s"], p99["tpot"]["n"]) == (0.025, 0.05, 50)
     assert p99["ttft_local"] is None
     assert p99["ttft_transferred"] == {"value_s": 0.1, "low_s": 0.1, "high_s": None, "at_least": True, "n": 40}
+
+
+def test_the_engines_percentile_of_an_slo_stands_beside_the_routers_own():
+    reading = SloReading(SLO, 0.036)
+    output = ModelOutput((reading,), Binding(None, reading), 0.4, Action.HOLD, Feasibility())
+    (row,) = engine_status(scraper(), {"m": output})["m"]["slos"]  # type: ignore[index]
+    assert row["slo"] == "tpot" and row["router_s"] == 0.036 and row["percentile"] == 0.99
+    assert (row["engine"]["low_s"], row["engine"]["high_s"], row["engine"]["n"]) == (0.025, 0.05, 50)
+    (before,) = engine_status(scraper(), {})["m"]["slos"]  # type: ignore[index]
+    assert before["router_s"] is None, "not zero"
 
 
 def test_the_alerts_status_is_json_too():
@@ -84,6 +97,8 @@ def test_every_metric_is_exported_as_its_spec_says():
         'trimtab_engine_p99_seconds{bound="high",model="m",signal="tpot"} 0.05',
         'trimtab_engine_p99_seconds{bound="high",model="m",signal="ttft_transferred"} +Inf',
         'trimtab_engine_samples{model="m",signal="ttft_local"} 0.0',
+        'trimtab_engine_slo_reading_seconds{bound="low",model="m",signal="tpot",slo="tpot"} 0.025',
+        'trimtab_engine_slo_reading_seconds{bound="high",model="m",signal="tpot",slo="tpot"} 0.05',
         'trimtab_engine_scrapes_total{node="D0",result="failed"} 0.0',
         'trimtab_engine_metric_missing{metric="kv_cache_usage_perc",node="P0"} 1.0',
         'trimtab_engine_kv_cache_usage_ratio{node="D0"} 0.5',
@@ -105,7 +120,7 @@ def test_no_metric_has_a_name_that_the_control_process_uses_already():
 
 def test_before_the_first_round_and_tick_there_is_nothing_to_show_and_no_error():
     idle = Scraper(NODES, (SLO,))
-    assert engine_status(idle) == {}
+    assert engine_status(idle, {}) == {}
     registry = CollectorRegistry()
     registry.register(EngineCollector(idle))
     registry.register(AlertCollector(Alerting((SLO,))))

@@ -120,6 +120,10 @@ async def endless() -> web.StreamResponse:
     return web.Response(text="x" * (MAX_PAGE_BYTES + 10))
 
 
+async def halved() -> web.StreamResponse:
+    return web.Response(text=Engine("X").page()[:-7])
+
+
 async def cut() -> web.StreamResponse:
     raise ConnectionResetError
 
@@ -131,6 +135,7 @@ FAULTS = {
     binary: "not Prometheus text",
     moved: "status 302",
     endless: "page too large",
+    halved: "page cut off",
     cut: "status 500",
 }
 

@@ -135,12 +135,18 @@ def test_what_was_added_is_exactly_the_later_values(first, later, edges):
         seen([0.2] * 3),  # every count fell or stayed
         seen([9.0] * 3 + [30.0] * 90),  # the total rose, a lower count fell
         seen([0.2] * 50, started_s=2.0),  # no count fell, but the process is another
-        seen([0.2] * 50, edges=(0.1, 0.5, INF)),  # nor has it the same edges
+        seen([0.2] * 50, started_s=2.0, edges=(0.1, 0.5, INF)),  # nor has it the same edges
     ],
     ids=["fell", "lower fell", "start", "edges"],
 )
 def test_after_a_restart_everything_since_it_counts(after: Snapshot):
     assert increase(seen([0.2] * 10), after) == Histogram(after.edges, after.counts)
+
+
+def test_an_edge_that_is_not_shown_brings_nothing_back():
+    before, after = seen([0.2] * 10), seen([0.2] * 50, edges=(0.1, 0.5, INF))
+    assert increase(before, after) == Histogram((0.1, 0.5, INF), (0.0, 40.0, 40.0))
+    assert increase(after, seen([0.2] * 60)) == Histogram((0.1, 0.5, INF), (0.0, 10.0, 10.0))
 
 
 def test_without_a_start_time_only_a_falling_count_tells_of_a_restart():
