@@ -12,7 +12,7 @@ import typer
 from slos.files import load_slo_file
 from slos.spec import SpecError
 
-from . import __version__, cli_demo, cli_serve, cli_simulate
+from . import __version__, cli_demo, cli_doctor, cli_serve, cli_simulate
 from .calibrate import CalibrationError, Plan, artefact_text, run_phase1
 from .cli_engines import engines_app
 from .console import check_target, err, fail, out, progress_bar
@@ -23,6 +23,7 @@ slo_app = typer.Typer(no_args_is_help=True, help="Service level objectives.")
 app.add_typer(slo_app, name="slo")
 app.add_typer(engines_app, name="engines")
 app.command("demo")(cli_demo.demo)
+app.command("doctor")(cli_doctor.doctor)
 app.command("simulate")(cli_simulate.simulate)
 for command in (cli_serve.serve, cli_serve.emulate, cli_serve.router, cli_serve.control, cli_serve.pin):
     app.command()(command)

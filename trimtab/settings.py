@@ -86,15 +86,7 @@ class Settings:
         """These settings, if they can work together. Raises ValueError with what to change."""
         if not self.decode and not self.replica:
             raise ValueError("nobody decodes: give at least one --decode URL or --replica URL (models.NAME.decode)")
-        seen: set[str] = set()
-        for name, urls in (("prefill", self.prefill), ("decode", self.decode), ("replica", self.replica)):
-            for url in urls:
-                parts = urlsplit(url)
-                if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/") or parts.query:
-                    raise ValueError(f"{name} {url!r} is no engine address; write http://HOST:PORT")
-                if url.rstrip("/") in seen:
-                    raise ValueError(f"{name} {url!r} is named twice; a node has one role")
-                seen.add(url.rstrip("/"))
+        check_addresses(prefill=self.prefill, decode=self.decode, replica=self.replica)
         for name, port in (("port", self.port), ("admin port", self.admin_port)):
             if not 0 <= port <= 65535:
                 raise ValueError(f"{name} {port} is no port; write 0..65535")
@@ -109,6 +101,28 @@ class Settings:
         if self.pin_x is not None and not 0 <= self.pin_x <= 1:
             raise ValueError(f"--pin-x is a share, 0..1 (or x0, x1), got {self.pin_x}")
         return replace(self, state_dir=self.state_dir or str(default_state_dir(self.port)))
+
+
+def check_addresses(**pools: tuple[str, ...]) -> None:
+    """Engine addresses by what they are for. Raises ValueError with what to write instead."""
+    seen: set[str] = set()
+    for name, urls in pools.items():
+        for url in urls:
+            try:
+                parts = urlsplit(url)
+                wrong = parts.port == 0 or parts.scheme != "http" or not parts.hostname or parts.username is not None
+            except ValueError:
+                wrong = True
+            if wrong or parts.path not in ("", "/") or parts.query:
+                raise ValueError(f"{name} {_shown(url)!r} is no engine address; write http://HOST:PORT")
+            if url.rstrip("/") in seen:
+                raise ValueError(f"{name} {url!r} is named twice; a node has one role")
+            seen.add(url.rstrip("/"))
+
+
+def _shown(url: str) -> str:
+    """Without what may be a password."""
+    return "…@" + url.rpartition("@")[2] if "@" in url else url
 
 
 def default_state_dir(port: int) -> Path:

@@ -1,0 +1,59 @@
+"""One visit: look at engines, and ask them something where that is wanted."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from router.turn import Role
+from router.upstream import KEEPALIVE_S
+
+from ..settings import Settings
+from .checks import diagnose
+from .facts import Assumed, Facts
+from .findings import Level
+from .gather import Target, look
+from .http import Http
+from .probe import probe
+
+START_TIMEOUT_S = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """What is to be looked at, and how."""
+
+    targets: tuple[Target, ...]
+    assumed: Assumed
+    timeout_s: float = 10.0
+    api_key: str | None = None
+    measure_leases: bool = False
+    watch_idle: bool = True
+
+
+async def visit(plan: Visit) -> Facts:
+    """Look, and ask where that is wanted."""
+    async with Http(plan.timeout_s, plan.api_key) as http:
+        watch_s = plan.assumed.keep_alive_s if plan.watch_idle else None
+        facts = Facts(await look(http, plan.targets, plan.assumed.model, watch_s), plan.assumed)
+        return await probe(http, facts, measure_leases=plan.measure_leases) if plan.assumed.probed else facts
+
+
+def assumed_of(settings: Settings, *, probed: bool) -> Assumed:
+    """What a router with these settings goes by."""
+    return Assumed(
+        settings.model, settings.lease_s, settings.connector, settings.signal == "engine", KEEPALIVE_S, probed
+    )
+
+
+def at_start(settings: Settings) -> list[str]:
+    """What `trimtab serve` says of its engines: a line for each thing that they lack, by reading alone. Engines that
+    do not answer yet are one line."""
+    pools = ((Role.PREFILL, settings.prefill), (Role.DECODE, settings.decode), (Role.REPLICA, settings.replica))
+    targets = tuple(Target(url.rstrip("/"), role) for role, urls in pools for url in urls)
+    plan = Visit(targets, assumed_of(settings, probed=False), START_TIMEOUT_S, watch_idle=False)
+    facts = asyncio.run(visit(plan))
+    absent = [node.name for node in facts.nodes if node.problem]
+    lines = [f"{' '.join(absent)} not answering yet"] if absent else []
+    wrong = [found for found in diagnose(facts) if found.level is Level.FAIL and found.check != "reachable"]
+    return lines + [f"{' '.join(found.nodes)} {found.message}. Fix: {found.fix}".strip() for found in wrong]
