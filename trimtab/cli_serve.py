@@ -22,6 +22,7 @@ from slos.files import load_slo_file
 from slos.spec import SpecError
 
 from .console import fail, out
+from .doctor.visit import at_start
 from .processes import EXIT_SETTINGS, StartError, read_settings, save_settings, set_up_logging, state_dir
 from .settings import Settings, default_state_dir, load_settings
 from .supervisor import Supervisor
@@ -102,6 +103,8 @@ def serve(
     except StartError as error:
         fail(str(error), EXIT_SETTINGS)
     _print(settings)
+    for line in at_start(settings):
+        print(f"  engines   {line}", file=sys.stderr, flush=True)
     raise typer.Exit(Supervisor(settings, path).run())
 
 

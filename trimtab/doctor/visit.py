@@ -16,7 +16,7 @@ from .gather import Target, look
 from .http import Http
 from .probe import probe
 
-START_TIMEOUT_S = 1.5
+START_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,15 @@ def assumed_of(settings: Settings, *, probed: bool) -> Assumed:
 
 
 def at_start(settings: Settings) -> list[str]:
-    """What `trimtab serve` says of its engines: a line for each thing that they lack, by reading alone. Engines that
-    do not answer yet are one line."""
+    """What `trimtab serve` says of its engines: a line for each thing that they lack, by reading alone and within
+    `START_S`. Engines that do not answer yet are one line."""
     pools = ((Role.PREFILL, settings.prefill), (Role.DECODE, settings.decode), (Role.REPLICA, settings.replica))
     targets = tuple(Target(url.rstrip("/"), role) for role, urls in pools for url in urls)
-    plan = Visit(targets, assumed_of(settings, probed=False), START_TIMEOUT_S, watch_idle=False)
-    facts = asyncio.run(visit(plan))
+    plan = Visit(targets, assumed_of(settings, probed=False), START_S, watch_idle=False)
+    try:
+        facts = asyncio.run(asyncio.wait_for(visit(plan), START_S))
+    except TimeoutError:
+        return [f"not looked at: they take more than {START_S:g} s to answer"]
     absent = [node.name for node in facts.nodes if node.problem]
     lines = [f"{' '.join(absent)} not answering yet"] if absent else []
     wrong = [found for found in diagnose(facts) if found.level is Level.FAIL and found.check != "reachable"]
