@@ -6,6 +6,7 @@ origin.
     table           axes, saved_ms, cost (router/table.py)
     paper           cells: context, turn2, qps, and the two arms' n, success, mean and P99 of TTFT and TPOT, tokens
                     per second
+    missing         cells that were asked for and are not there, with the reason; only if there are any
 
 A document that does not hold together is refused with the place and the reason; nothing is guessed.
 """
@@ -17,7 +18,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 
 from .latency import LatencyModel
 from .paper_table import QPS_LEVELS, TURN2_TYPES, CellKey, ContextClass, PaperCell, PaperTable
@@ -105,6 +106,8 @@ class Artefact:
     cells: tuple[MeasuredCell, ...]
     digest: str
     text: str
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Cells that were asked for and could not be measured, with the reason."""
 
     @property
     def key(self) -> TableKey:
@@ -117,7 +120,13 @@ class Artefact:
         return Tables(self.table, paper, self.origin.source, self.digest)
 
 
-def dump(origin: Origin, table: LoadAwareTable, fit: Mapping[str, float], cells: tuple[MeasuredCell, ...]) -> str:
+def dump(
+    origin: Origin,
+    table: LoadAwareTable,
+    fit: Mapping[str, float],
+    cells: tuple[MeasuredCell, ...],
+    missing: Mapping[str, str] | None = None,
+) -> str:
     """The document as text: the same input gives the same bytes."""
     head: dict[str, object] = {"format": FORMAT, **asdict(origin)}
     head["latency_model"] = {**asdict(table.model), "fit": dict(fit)}
@@ -139,6 +148,8 @@ def dump(origin: Origin, table: LoadAwareTable, fit: Mapping[str, float], cells:
         for c in cells
     )
     lines += [body, f' "paper": {{"cells": [\n{rows}\n ]}}']
+    if missing:
+        lines.append(f' "missing": {json.dumps(dict(missing))}')
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
@@ -194,7 +205,9 @@ def _artefact(value: object, text: str) -> Artefact:
         if times > 1:
             raise ValueError(f"paper.cells has {times} cells {key}")
     errors = {key: _number(error, f"latency_model.fit.{key}") for key, error in fit.items()}
-    return Artefact(origin, load_aware, errors, cells, hashlib.sha256(text.encode()).hexdigest(), text)
+    absent = _members(document.get("missing", {}), "missing.", (), others=True)
+    missing = {name: _text(why, f"missing.{name}") for name, why in absent.items()}
+    return Artefact(origin, load_aware, errors, cells, hashlib.sha256(text.encode()).hexdigest(), text, missing)
 
 
 def _cell(value: object, place: str) -> MeasuredCell:

@@ -1,33 +1,38 @@
-"""`trimtab calibrate`: measure Phase 1, fit the latency model, fill the tables, write the artefact."""
+"""`trimtab calibrate`: measure Phase 1 in virtual time, fit the latency model, fill the tables, write the artefact."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 from emulator.fleet import Role, parse_topology
 from emulator.profiles import PROFILES, EngineProfile
 from router.artefact import Origin, dump
+from router.paper_table import SUCCESS_FLOOR
 from router.table import LoadAwareTable
 
+from .cells import PHASE1, PRESETS, Window
 from .fit import fit
-from .phase1 import CellResult, measure
+from .phase1 import ROWS_OF_FEW, ROWS_PER_ARM, measure
+from .rows import CellResult
 from .workloads import Workload, grid
 
 
 class CalibrationError(ValueError):
-    """A model or topology that cannot be calibrated; the message says what to write instead."""
+    """Something that cannot be calibrated; the message says what to write instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure."""
+    """What to measure. Without `cells` the whole grid, fewer rows an arm."""
 
     profile: str
     topology: str
     seed: int = 0
     jobs: int = 2
+    cells: tuple[tuple[Workload, float], ...] = ()
+    window: Window = PHASE1
 
     def checked(self) -> EngineProfile:
         """The profile, if all of it makes sense."""
@@ -48,11 +53,12 @@ def run_phase1(plan: Plan, progress: Callable[[int, int], None]) -> list[CellRes
     """Measure every cell on `jobs` processes; `progress(done, total)` after each. The order does not depend
     on the jobs."""
     profile = plan.checked()
-    cells = list(grid())
+    cells = list(plan.cells or grid())
+    rows_per_arm = ROWS_OF_FEW if plan.cells else ROWS_PER_ARM
     results: list[CellResult] = []
     with ProcessPoolExecutor(max_workers=plan.jobs) as pool:
         pending: Iterable[CellResult] = pool.map(
-            _measure, [(profile, plan.topology, *cell, plan.seed) for cell in cells]
+            _measure, [(profile, plan.topology, *cell, plan.seed, plan.window, rows_per_arm) for cell in cells]
         )
         for done, result in enumerate(pending, start=1):
             results.append(result)
@@ -60,14 +66,13 @@ def run_phase1(plan: Plan, progress: Callable[[int, int], None]) -> list[CellRes
     return results
 
 
-def _measure(job: tuple[EngineProfile, str, Workload, float, int]) -> CellResult:
+def _measure(job: tuple[EngineProfile, str, Workload, float, int, Window, int]) -> CellResult:
     return measure(*job)
 
 
 def artefact_text(plan: Plan, results: Sequence[CellResult], *, date: str, command: str) -> str:
     """The artefact of a Phase 1: the same results, date and command give the same bytes. Raises FitError."""
     profile = plan.checked()
-    fitted = fit([row for r in results for row in r.ttft_rows], [row for r in results for row in r.step_rows])
     origin = Origin(
         model=profile.model,
         hardware=profile.hardware,
@@ -77,6 +82,30 @@ def artefact_text(plan: Plan, results: Sequence[CellResult], *, date: str, comma
         source="emulated",
         command=command,
         seed=plan.seed,
-        samples=sum(r.cell.x0.n + r.cell.x1.n for r in results),
+        samples=samples(results),
     )
-    return dump(origin, LoadAwareTable.filled(fitted.model), fitted.errors, tuple(r.cell for r in results))
+    return document(origin, results, {})
+
+
+def document(origin: Origin, results: Sequence[CellResult], missing: Mapping[str, str]) -> str:
+    """Fit, fill and write. `missing` are cells that were asked for, with why they are not there. Raises FitError."""
+    fitted = fit([row for r in results for row in r.ttft_rows], [row for r in results for row in r.step_rows])
+    cells = tuple(result.cell for result in results)
+    return dump(origin, LoadAwareTable.filled(fitted.model), fitted.errors, cells, missing)
+
+
+def advice(results: Iterable[CellResult]) -> str:
+    """Which cells to add where these were too few to fit."""
+    swamped = [
+        f"{cell.context}/{cell.turn2}@{cell.qps:g}"
+        for cell in (result.cell for result in results)
+        if min(cell.x0.success, cell.x1.success) < SUCCESS_FLOOR or min(cell.x0.n, cell.x1.n) == 0
+    ]
+    if swamped:
+        return f"Overloaded: {', '.join(swamped)}. Add the same --cells at lower rates"
+    return f"Add --cells, e.g. of {', '.join(PRESETS['quick'].patterns)}"
+
+
+def samples(results: Iterable[CellResult]) -> int:
+    """Answered later turns behind an artefact, both arms."""
+    return sum(result.cell.x0.n + result.cell.x1.n for result in results)

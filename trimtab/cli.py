@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -12,17 +10,16 @@ import typer
 from slos.files import load_slo_file
 from slos.spec import SpecError
 
-from . import __version__, cli_demo, cli_doctor, cli_serve, cli_simulate
-from .calibrate import CalibrationError, Plan, artefact_text, run_phase1
+from . import __version__, cli_calibrate, cli_demo, cli_doctor, cli_serve, cli_simulate
 from .cli_engines import engines_app
-from .console import check_target, err, fail, out, progress_bar
-from .fit import FitError
+from .console import err, out
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 slo_app = typer.Typer(no_args_is_help=True, help="Service level objectives.")
 app.add_typer(slo_app, name="slo")
 app.add_typer(engines_app, name="engines")
 app.command("demo")(cli_demo.demo)
+app.command("calibrate")(cli_calibrate.calibrate)
 app.command("doctor")(cli_doctor.doctor)
 app.command("simulate")(cli_simulate.simulate)
 for command in (cli_serve.serve, cli_serve.emulate, cli_serve.router, cli_serve.control, cli_serve.pin):
@@ -47,30 +44,6 @@ def _root(
     ] = False,
 ) -> None:
     """Trimtab: SLO-driven routing for vLLM with separate prefill and decode nodes."""
-
-
-@app.command()
-def calibrate(
-    model: Annotated[str, typer.Option(help="Engine profile, e.g. llama-3.1-70b-h100-tp4.")],
-    topology: Annotated[str, typer.Option(help="Prefill and decode nodes, e.g. 2P_2D.")],
-    target: Annotated[Path, typer.Option("--out", help="Where to write the table artefact.")],
-    seed: Annotated[int, typer.Option(min=0)] = 0,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes; default: all cores.")] = os.cpu_count() or 1,
-    date: Annotated[str | None, typer.Option(help="Date in the artefact; default: today (UTC).")] = None,
-) -> None:
-    """Measure Phase 1 on emulated engines and write both tables: the load-aware one and the paper's."""
-    check_target(target)
-    day = date or datetime.datetime.now(datetime.UTC).date().isoformat()
-    plan = Plan(model, topology, seed, jobs)
-    command = f"trimtab calibrate --model {model} --topology {topology} --seed {seed}"
-    try:
-        with progress_bar(f"{model} {topology}: cells") as advance:
-            results = run_phase1(plan, advance)
-        text = artefact_text(plan, results, date=day, command=command)
-    except (CalibrationError, FitError) as error:
-        fail(str(error))
-    target.write_text(text, encoding="utf-8")
-    out.print(f"{target}: {len(results)} cells, source: emulated", markup=False, highlight=False, soft_wrap=True)
 
 
 @slo_app.command("check")

@@ -62,8 +62,9 @@ class Advance:
     def __init__(self, bar: Progress, task: object) -> None:
         self._bar, self._task = bar, task
 
-    def __call__(self, done: int, total: int) -> None:
-        self._bar.update(self._task, completed=done, total=total)  # type: ignore[arg-type]
+    def __call__(self, done: float, total: int, doing: str | None = None) -> None:
+        """`done` of `total`; `doing` replaces the label."""
+        self._bar.update(self._task, completed=done, total=total, description=doing)  # type: ignore[arg-type]
 
 
 def command_line() -> str:

@@ -18,9 +18,10 @@ from scipy.optimize import least_squares
 
 from router.latency import LatencyModel
 
-from .phase1 import StepRow, TtftRow
+from .rows import StepRow, TtftRow
 
 MIN_ROWS = 30
+MIN_STEPS = 5
 Row = TypeVar("Row")
 _NAMES = tuple(constant.name for constant in fields(LatencyModel))
 # Start, upper bound and scale of each constant, in LatencyModel's order. The start is a mid-size model on a current
@@ -30,7 +31,7 @@ _UPPER = np.array([2e3, 1.0, 2e3, 2e3, 20.0, 1e-2, 50.0, 0.1, 5e3, 5.0])
 
 
 class FitError(ValueError):
-    """Too little data to fit; the message says of what kind."""
+    """Too little data to fit; the message says of what kind and what to measure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +48,15 @@ def fit(ttft: Sequence[TtftRow], steps: Sequence[StepRow]) -> Fit:
     remote = [row for row in ttft if not row.local]
     for name, rows in (("local", local), ("transferred", remote)):
         if len(rows) < MIN_ROWS:
-            raise FitError(f"{len(rows)} {name} turns without a backlog; {MIN_ROWS} are needed: measure at lower QPS")
-    if len(steps) < 5:
-        raise FitError(f"{len(steps)} runs with a steady batch; 5 are needed: measure at higher QPS")
+            raise FitError(
+                f"{len(rows)} {name} turns without a backlog; {MIN_ROWS} are needed: measure at lower QPS (4 and less "
+                "count), or longer"
+            )
+    if len(steps) < MIN_STEPS:
+        raise FitError(
+            f"{len(steps)} runs with a steady batch; {MIN_STEPS} are needed: measure at higher QPS, longer, or more "
+            "cells (each gives two, if 40 turns are answered)"
+        )
     train_ttft, test_ttft = _split(ttft)
     train_steps, test_steps = _split(steps)
 

@@ -19,13 +19,13 @@ import numpy as np
 from emulator.profiles import LLAMA_3_1_8B_H100_AS_MEASURED, EngineProfile
 from emulator.workload import ConversationPlan, TurnPlan
 from estimators.quantile import nearest_rank
-from router.paper_table import TURN2_TYPES
 from router.policy import Policy, Weights
 from router.record import TurnRecord
 from slos.objective import Outcome
 
-from .measured import FIRST_TURNS, Point, Result, TurnStats
+from .measured import Point, Result, TurnStats
 from .simulate import Client, Simulation
+from .workloads import PAPER_WORKLOADS
 
 CAP = Client(50)
 """The load generator of the measured runs: one connection pool of 50."""
@@ -59,12 +59,11 @@ def arrivals(qps: float, seconds: float, rng: np.random.Generator) -> list[float
 def run_point(point: Point, conditions: Conditions = AS_MEASURED, seed: int = 0) -> Result:
     """One run. The arrivals depend on seed, workload and QPS, not on the configuration. Raises ValueError for an
     unknown workload or topology."""
-    if point.first not in FIRST_TURNS or point.turn2 not in TURN2_TYPES:
-        raise ValueError(f"no workload {point.first}/{point.turn2}: {'|'.join(FIRST_TURNS)}/{'|'.join(TURN2_TYPES)}")
-    workload = crc32(f"{point.first}/{point.turn2}".encode())
-    rng = np.random.default_rng([seed, workload, round(point.qps * 10)])
-    first, later = FIRST_TURNS[point.first], TURN2_TYPES[point.turn2]
-    turns = (TurnPlan(*first, 0.0), TurnPlan(*later, 0.0))
+    workload = PAPER_WORKLOADS.get(point.workload)
+    if workload is None:
+        raise ValueError(f"no workload {point.workload!r}: {', '.join(PAPER_WORKLOADS)}")
+    rng = np.random.default_rng([seed, crc32(workload.name.encode()), round(point.qps * 10)])
+    turns = (TurnPlan(*workload.first, 0.0), TurnPlan(*workload.second, 0.0))
     plans = [
         ConversationPlan(f"c{number}", at_s, turns)
         for number, at_s in enumerate(arrivals(point.qps, conditions.arrivals_s, rng))

@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from .workloads import PAPER_WORKLOADS
+
 POINTS = "points_3060.csv"
 REAL = "real_conversations.csv"
 FOLDER = "ppd_measured"
-FIRST_TURNS: dict[str, tuple[int, int]] = {"small": (128, 128), "large": (1024, 1024)}
-"""Turn-1 (input, output) tokens of the two halves of the grid."""
 CLEAN = 0.99
 """Share of answered requests from which a point says something about speed."""
 
@@ -36,6 +36,11 @@ class Point:
     first: str
     turn2: str
     qps: float
+
+    @property
+    def workload(self) -> str:
+        """Its name in `trimtab/workloads.py`."""
+        return f"{self.first}/{self.turn2}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +133,11 @@ def _rows(directory: Path, name: str) -> Iterator[_Row]:
 
 def _point(row: _Row) -> Result:
     point = Point(row.text("config"), row.text("t1"), row.text("t2"), row.number("qps"))
-    if point.first not in FIRST_TURNS:
-        raise MeasuredError(f"{row.place}: t1 is small or large, got {point.first!r:.40}")
+    if point.workload not in PAPER_WORKLOADS:
+        raise MeasuredError(
+            f"{row.place}: t1/t2 is none of the paper's workloads, got {point.workload!r:.60}; "
+            f"known: {', '.join(PAPER_WORKLOADS)}"
+        )
     return Result(
         point,
         round(row.number("total")),

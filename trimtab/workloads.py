@@ -40,9 +40,19 @@ class Workload:
         """The class that its second turn falls into."""
         return context_class(sum(self.first))
 
+    @property
+    def second(self) -> tuple[int, int]:
+        """Turn-2 (input, output)."""
+        return TURN2_TYPES[self.turn2]
+
+    @property
+    def tokens(self) -> int:
+        """Context that a conversation needs in the end."""
+        return sum(self.first) + sum(self.second)
+
     def mix(self) -> Mix:
         """Its conversations."""
-        return two_turn(self.name, self.first, TURN2_TYPES[self.turn2], THINK_S)
+        return two_turn(self.name, self.first, self.second, THINK_S)
 
 
 WORKLOADS: dict[str, Workload] = {

@@ -1,13 +1,15 @@
 """Calibration: what cannot be measured is said before anything runs, and the artefact is a function of the results."""
 
+from dataclasses import replace
+
 import pytest
 
 from router.artefact import load
 from router.table import LoadAwareTable
 from trimtab import calibrate
-from trimtab.calibrate import CalibrationError, Plan, artefact_text, run_phase1
+from trimtab.calibrate import CalibrationError, Plan, advice, artefact_text, document, run_phase1
 from trimtab.fit import FitError
-from trimtab.phase1 import CellResult
+from trimtab.rows import CellResult
 from trimtab.workloads import Workload
 
 PLAN = Plan("llama-3.1-8b-h100", "2P_2D", jobs=1)
@@ -77,3 +79,25 @@ def test_the_artefact_says_where_it_comes_from_and_holds_the_cells(results):
 def test_too_few_measurements_are_no_artefact(results):
     with pytest.raises(FitError, match="are needed"):
         artefact_text(PLAN, results[:1], date="2026-01-01", command="c")
+
+
+def test_cells_that_were_asked_for_and_not_measured_are_named_in_the_artefact(results):
+    origin = load(artefact_text(PLAN, results, date="2026-01-01", command="c"), "t.json").origin
+    missing = {"huge/tiny@2": "needs 8816 tokens of context, the engines take 8192"}
+    artefact = load(document(origin, results, missing), "t.json")
+    assert artefact.missing == missing
+    assert load(document(origin, results, {}), "t.json").missing == {}
+    assert '"missing"' not in document(origin, results, {})
+
+
+def test_a_few_cells_give_the_fit_more_rows_of_each(results):
+    few = run_phase1(replace(PLAN, cells=CELLS[:1]), lambda done, total: None)
+    assert len(few) == 1 and len(few[0].ttft_rows) > len(results[0].ttft_rows)
+
+
+def test_the_advice_is_lower_rates_where_the_fleet_was_overloaded_and_more_cells_where_not(results):
+    assert advice(results[:1]).startswith("Add --cells, e.g. of small/tiny@4")
+    swamped = replace(results[0], cell=replace(results[0].cell, x0=replace(results[0].cell.x0, success=0.5)))
+    assert advice([swamped, results[1]]) == "Overloaded: large/tiny@1. Add the same --cells at lower rates"
+    silent = replace(results[1], cell=replace(results[1].cell, x1=replace(results[1].cell.x1, n=0)))
+    assert "Overloaded: large/tiny@4" in advice([results[0], silent])

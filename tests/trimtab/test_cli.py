@@ -295,3 +295,59 @@ def test_an_artefact_is_written_that_loads(tmp_path, monkeypatch):
     origin = load(target.read_text(encoding="utf-8"), "t").origin
     assert origin.command == "trimtab calibrate --model llama-3.1-8b-h100 --topology 1P_3D --seed 0"
     assert (origin.topology, origin.date) == ("1P_3D", "2026-01-01")
+
+
+def test_the_cells_are_listed_with_the_time_they_take():
+    result = run("calibrate", "--list", "--cells", "small/tiny", "--qps", "1,2")
+    assert result.exit_code == 0
+    first, second, total = result.stdout.splitlines()
+    assert first.split()[:4] == ["small/tiny@1", "128→128,", "then", "16→32"]
+    assert second.startswith("small/tiny@2") and total.startswith("2 cells, about ")
+    assert run("calibrate", "--live", "--list").stdout.splitlines()[-1].startswith("5 cells, about 4 min")
+    assert run("calibrate", "--list").stdout.splitlines()[-1].startswith("270 cells, about ")
+
+
+def test_a_few_cells_in_virtual_time_say_so_in_the_artefact(tmp_path):
+    target = tmp_path / "t.json"
+    narrow = ("--cells", "small/huge_paste@2,small/big_paste@4,small/tiny@4", "--turns", "30")
+    result = run("calibrate", "--model", "llama-3.1-8b-h100", "--topology", "1P_2D", *narrow, "--out", target)
+    assert result.exit_code == 0, result.output
+    artefact = load(target.read_text(encoding="utf-8"), "t")
+    assert len(artefact.cells) == 3
+    assert artefact.origin.command.endswith(f"--seed 0 {' '.join(narrow)}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "in virtual time, name --model (llama-3.1-70b-h100-tp4, llama-3.1-8b-h100, "),
+        (("--cells", "small/tny@2"), "did you mean small/tiny@2?"),
+        (("--qps", "fast"), "--qps 'fast': write rates, e.g. 0.5,1,2"),
+        (("--decode", "http://127.0.0.1:1"), "--decode goes with --live"),
+        (("--live",), "nobody decodes: give at least one --decode URL"),
+        (("--live", "--decode", "http://127.0.0.1:1"), "give at least one --prefill URL"),
+        (("--live", "--decode", "ftp://x", "--prefill", "http://127.0.0.1:1"), "decode 'ftp://x' is no engine address"),
+        (("--live", "--topology", "1P_1D"), "--topology is what the engines are: leave it out with --live"),
+        (
+            ("--live", "--prefill", "http://127.0.0.1:1", "--decode", "http://127.0.0.1:2", "--source", "guessed"),
+            "--source 'guessed' is none of emulated, vllm-cpu, measured",
+        ),
+    ],
+)
+def test_a_calibration_that_makes_no_sense_is_refused_with_what_to_write(arguments, message):
+    assert message in refused("calibrate", *arguments)
+
+
+def test_engines_that_do_not_answer_are_all_named_and_nothing_is_kept(tmp_path):
+    nodes = ("--prefill", "http://127.0.0.1:1", "--decode", "http://127.0.0.1:2")
+    said = refused("calibrate", "--live", *nodes, "--out", tmp_path / "t.json")
+    assert "prefill node P0 (http://127.0.0.1:1) does not answer (connection refused)" in said
+    assert "decode node D0 (http://127.0.0.1:2) does not answer" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_live_calibration_takes_its_nodes_from_a_trimtab_yaml(tmp_path):
+    config = tmp_path / "trimtab.yaml"
+    config.write_text("version: 1\nmodels: {m: {prefill: ['http://127.0.0.1:1'], decode: ['http://127.0.0.1:2']}}\n")
+    said = refused("calibrate", "--live", "--config", config, "--prefill", "http://127.0.0.1:3", "--out", "t.json")
+    assert "P0 (http://127.0.0.1:3)" in said and "D0 (http://127.0.0.1:2)" in said

@@ -8,7 +8,7 @@ import pytest
 
 from router.latency import LatencyModel
 from trimtab.fit import MIN_ROWS, FitError, fit
-from trimtab.phase1 import StepRow, TtftRow
+from trimtab.rows import StepRow, TtftRow
 
 BIG = LatencyModel(21.0, 0.012, 17.0, 6.0, 0.072, 1.9e-6, 0.065, 2.9e-5, 17.0, 2.1e-3)
 SMALL = LatencyModel(15.0, 0.010, 7.5, 3.0, 0.020, 1.4e-6, 0.080, 4.5e-5, 12.0, 3.0e-3)

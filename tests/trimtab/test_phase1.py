@@ -6,7 +6,9 @@ import pytest
 
 from emulator.profiles import LLAMA_3_1_8B_H100
 from router.paper_table import QPS_LEVELS, SUCCESS_FLOOR, TURN2_TYPES, ContextClass
-from trimtab.phase1 import FIT_QPS, LATER_TURNS, ROWS_PER_ARM, CellResult, measure
+from trimtab.cells import PHASE1
+from trimtab.phase1 import FIT_QPS, ROWS_PER_ARM, measure
+from trimtab.rows import CellResult
 from trimtab.workloads import Workload, grid
 
 SMALL = Workload((128, 128), "mid_paste")
@@ -50,7 +52,7 @@ def test_both_arms_of_a_calm_cell_answer_everything(calm):
     cell = calm.cell
     assert (cell.context, cell.turn2, cell.qps) == (ContextClass.SMALL, "mid_paste", 1.0)
     for arm in (cell.x0, cell.x1):
-        assert arm.success == 1.0 and 80 < arm.n <= LATER_TURNS + 5
+        assert arm.success == 1.0 and 80 < arm.n <= PHASE1.later_turns + 5
         assert arm.ttft_mean_ms and arm.ttft_p99_ms and arm.tpot_mean_ms and arm.tpot_p99_ms
         assert arm.ttft_mean_ms <= arm.ttft_p99_ms and arm.tpot_mean_ms <= arm.tpot_p99_ms
 
@@ -67,7 +69,7 @@ def test_going_local_saves_ttft_while_nobody_waits(calm):
 
 def test_an_arm_stops_after_three_hundred_answered_later_turns():
     busy = measured(qps=12.0).cell
-    assert LATER_TURNS <= busy.x1.n < LATER_TURNS + 40
+    assert PHASE1.later_turns <= busy.x1.n < PHASE1.later_turns + 40
 
 
 def test_turns_without_a_token_within_the_time_out_have_failed(overloaded):
