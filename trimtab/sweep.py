@@ -1,7 +1,7 @@
 """Sweeps: one scenario file read again for every combination of values.
 
-A path names a scalar of the file as problems do: `load`, `phases[0].traffic[0].rate`, `link.bandwidth`. Its last
-key may be one that the file does not write. Every point goes through the same reader as the file itself, so a
+A path names a scalar of the file as problems do: `load`, `phases[0].traffic[0].rate`, `link.bandwidth`. Keys that
+the file does not write are added. Every point goes through the same reader as the file itself, so a
 value that the file could not hold is a problem at its place in the sweep.
 """
 
@@ -111,7 +111,7 @@ def _add(axes: dict[str, _Axis], root: Spot, at: Spot, path: str, values: list[y
         at.complain("E102", f"{quoted(path)} is swept twice", "keep one of them")
     elif _PATH.fullmatch(path) is None or path.split(".")[0].split("[")[0] in ("sweep", "version"):
         at.complain("E306", f"{quoted(path)} is no path of a value", "write e.g. phases[0].traffic[0].rate")
-    elif _parent(root, path) is None:
+    elif not _fits(root.node, _steps(path)):
         at.complain("E306", f"the file has no place for {quoted(path)}", "name what the file writes, e.g. phases[0]")
     elif values:
         axes[path] = _Axis(path, tuple(value for value in values if isinstance(value, yaml.ScalarNode)))
@@ -121,30 +121,28 @@ def _steps(path: str) -> list[str | int]:
     return [int(index) if index else name for index, name in _STEP.findall(path)]
 
 
-def _parent(root: Spot, path: str) -> yaml.Node | None:
-    """The node that holds the path's last step, if the path can be followed up to a scalar."""
-    node = root.node
-    steps = _steps(path)
-    for number, step in enumerate(steps):
-        last = number == len(steps) - 1
-        below = _below(node, step)
-        if last:
-            fits = isinstance(node, yaml.MappingNode) if isinstance(step, str) else below is not None
-            return node if fits and isinstance(below, yaml.ScalarNode | None) else None
-        if below is None:
-            return None
-        node = below
-    return None
+def _fits(node: yaml.Node | None, steps: list[str | int]) -> bool:
+    """Whether a scalar can stand at the end of the steps: mappings on the way may be missing, items of lists not."""
+    if not steps:
+        return isinstance(node, yaml.ScalarNode | None)
+    if isinstance(steps[0], int):
+        below = _below(node, steps[0])
+        return below is not None and _fits(below, steps[1:])
+    return isinstance(node, yaml.MappingNode | None) and _fits(_below(node, steps[0]), steps[1:])
 
 
 def _place(root: Spot, path: str) -> yaml.Mark:
-    """Where the file has what a sweep of the command line replaces."""
-    parent, steps = _parent(root, path), _steps(path)
-    below = None if parent is None or not steps else _below(parent, steps[-1])
-    return (below or parent or root.node).start_mark
+    """Where the file has what a sweep of the command line replaces, or the nearest around it."""
+    node = root.node
+    for step in _steps(path):
+        below = _below(node, step)
+        if below is None:
+            break
+        node = below
+    return node.start_mark
 
 
-def _below(node: yaml.Node, step: str | int) -> yaml.Node | None:
+def _below(node: yaml.Node | None, step: str | int) -> yaml.Node | None:
     if isinstance(step, int):
         inside = node.value if isinstance(node, yaml.SequenceNode) else []
         return inside[step] if step < len(inside) else None
@@ -176,5 +174,6 @@ def _replaced(node: yaml.Node, steps: list[str | int], value: yaml.ScalarNode) -
         for key, below in node.value
     ]
     if not any(key.value == step for key, _ in pairs):
-        pairs.append((here, value))
+        empty = yaml.MappingNode("", [], value.start_mark, value.end_mark)
+        pairs.append((here, _replaced(empty, rest, value)))
     return yaml.MappingNode(node.tag, pairs, node.start_mark, node.end_mark)

@@ -51,7 +51,7 @@ def test_every_combination_is_a_point_the_last_path_running_fastest(tmp_path):
     ],
 )
 def test_any_scalar_can_be_swept_also_a_key_that_the_file_leaves_out(tmp_path, sweep, read):
-    path = written(tmp_path, "link: {}\n")
+    path = written(tmp_path, "seeds: 1\n")
     assert [read(point.experiment) for point in load_points(path, sweeps=[sweep])] == [2, 3]
 
 
@@ -88,7 +88,8 @@ def test_a_point_is_checked_as_a_whole(tmp_path):
         ("phases[3].duration=1s", "the file has no place for"),
         ("phases[0]=1s", "the file has no place for"),
         ("phases[0].traffic[7]=x", "the file has no place for"),
-        ("nothing.here=1", "the file has no place for"),
+        ("nothing.here=1", "unknown key"),
+        ("topology.here=1", "the file has no place for"),
         ("a b=1", "is no path of a value"),
         ("sweep.load=1", "is no path of a value"),
         ("version=1,2", "is no path of a value"),
