@@ -289,6 +289,7 @@ class Engine:
             job.kind = Kind.FULL
             self._chunking.append(job)
         else:
+            self._settle()
             self._free(job)
             self._fail(job)
         self._wake()
@@ -333,10 +334,11 @@ class Engine:
         if stretch is not None:
             self._finish(finished, stretch)
         stall_ms = self._join_received()
-        if not (self.profile.preempts and self._make_room()):
+        gave_way = self.profile.preempts and self._make_room()
+        if not gave_way:
             self._admit()
         # Compose before callbacks run: what they submit meets a busy engine, as it would over a network.
-        self._compose(now, stall_ms)
+        self._compose(now, stall_ms, gave_way)
         seen_s = now + self.profile.first_token_ms / 1e3
         for job, last in finished:
             if job.muted:  # by an earlier callback
@@ -436,7 +438,7 @@ class Engine:
             else:
                 self._chunking.append(job)
 
-    def _compose(self, now_s: float, stall_ms: float) -> None:
+    def _compose(self, now_s: float, stall_ms: float, gave_way: bool) -> None:
         batch = len(self._running)
         chunks: list[tuple[Job, int]] = []
         if self._chunking:
@@ -452,7 +454,8 @@ class Engine:
             base = self._time.mixed_ms(batch, self._context_tokens, sizes, stall_ms) * self.slowdown
             stretch = Stretch(now_s, 1, base, 0.0, 0.0, chunks)
         elif batch:
-            steps = 1 if self._first_pending else self._running[0][0] - self.steps_done
+            # After somebody gave way the queue is looked at again at the next boundary.
+            steps = 1 if self._first_pending or gave_way else self._running[0][0] - self.steps_done
             if steps > 1 and self.profile.preempts:
                 steps = min(steps, 1 + self.cache.available_tokens // batch)
             kv = self._time.kv_read * self.slowdown
@@ -555,6 +558,7 @@ class Engine:
     def let_go(self, job: Job) -> None:
         """The lease of a prefilled prompt ended (read, or expired): its KV becomes ordinary cache."""
         if job.grant is not None:
+            self._settle()
             self.cache.release(job.grant, job.prompt)
             job.grant = None
             if self._waiting:

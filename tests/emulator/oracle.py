@@ -90,6 +90,9 @@ class PlainCache:
     def free(self) -> int:
         return self.capacity - sum(self.tokens.values()) - sum(hold.room for hold in self.holds)
 
+    def available(self) -> int:
+        return self.free() + sum(self.idle(key) for key in self.tokens)
+
     def admit(self, prompt: Path, output: int) -> Hold | None:
         hit = self.hit(prompt)
         hold = Hold({}, sum(tokens for _, tokens in prompt) - hit + output, hit)
@@ -104,6 +107,10 @@ class PlainCache:
         if before + sum(self.idle(key) for key in self.tokens) < hold.room:
             self.holds.remove(hold)
             return None
+        self.squeeze()
+        return hold
+
+    def squeeze(self) -> None:
         while self.free() < 0:
             key = next(key for key in self.recency if self.idle(key) > 0)
             drop = min(self.idle(key), -self.free())
@@ -112,7 +119,6 @@ class PlainCache:
             if self.tokens[key] == 0:
                 del self.tokens[key]
                 self.recency.remove(key)
-        return hold
 
     def computed(self, hold: Hold, prompt: Path) -> None:
         hold.room -= sum(tokens for _, tokens in prompt) - hold.hit
@@ -141,7 +147,11 @@ class Live:
     prompt_tokens: int
     left: int = 0
     made: int = 0
+    redo: int = 0
+    """Tokens of the answer that are to be computed again."""
     hold: Hold | None = None
+    first_hit: int | None = None
+    joined: int = 0
     aborted: bool = False
     over: bool = False
 
@@ -159,6 +169,8 @@ class Oracle:
     steps: int = 0
     waits: int = 0
     """Step boundaries at which the head of the queue found no room."""
+    gave_way: int = 0
+    joins: int = 0
     chunked: int = 0
     """Chunks that left a part of their prompt for a later step."""
     waiting: list[Live] = field(default_factory=list)
@@ -227,9 +239,12 @@ class Oracle:
         self.drop_aborted(self.waiting, self.prefilling, self.decoding)
         self.drop_aborted(self.arrived)
         stall_ms = self.profile.link.receive_stall_ms * len(self.arrived)
+        for live in self.arrived:
+            self.join(live)
         self.decoding += self.arrived
         self.arrived.clear()
-        self.admit()
+        if not self.make_room():
+            self.admit()
         self.waits += bool(self.waiting)
         return stall_ms
 
@@ -239,6 +254,41 @@ class Oracle:
                 group.remove(gone)
                 if gone.hold is not None:
                     self.cache.end(gone.hold, ())
+
+    def join(self, live: Live) -> None:
+        self.joins += 1
+        live.joined = self.joins
+
+    def make_room(self) -> bool:
+        """vLLM's way: a slot for each decoding sequence, and the last to have joined gives way for it."""
+        before = self.gave_way
+        if self.profile.preempts:
+            while self.decoding and self.cache.available() < len(self.decoding):
+                self.preempt(max(self.prefilling + self.decoding, key=lambda live: live.joined))
+            for live in self.decoding:
+                assert live.hold is not None
+                live.hold.room += 1
+            self.cache.squeeze()
+        return self.gave_way > before
+
+    def preempt(self, live: Live) -> None:
+        self.gave_way += 1
+        assert live.hold is not None
+        if live in self.prefilling:
+            self.prefilling.remove(live)
+            self.cache.end(live.hold, ())
+        else:
+            self.decoding.remove(live)
+            live.redo = live.made
+            self.cache.end(live.hold, self.kept(live, live.made))
+        live.hold = None
+        self.waiting.insert(0, live)
+
+    def kept(self, live: Live, made: int) -> Path:
+        """The last token's KV is never computed."""
+        more = made - 1 if self.profile.reuse_responses and made else 0
+        *head, (key, tokens) = live.task.prompt
+        return (*head, (key, tokens + more))
 
     def admit(self) -> None:
         while self.waiting:
@@ -251,13 +301,18 @@ class Oracle:
                 self.waiting.remove(head)
                 self.seen[task.name].failed = True
                 continue
-            hold = self.cache.admit(task.prompt, task.output_tokens)
+            *path, (key, tokens) = task.prompt
+            room = 0 if self.profile.preempts else task.output_tokens
+            hold = self.cache.admit((*path, (key, tokens + head.redo)), room)
             if hold is None:
                 return
             self.waiting.remove(head)
             head.hold = hold
-            head.left = head.prompt_tokens - hold.hit
-            if task.kind is Kind.RECEIVE:
+            head.left = head.prompt_tokens + head.redo - hold.hit
+            again = head.first_hit is not None
+            head.first_hit = head.first_hit if again else hold.hit
+            self.join(head)
+            if task.kind is Kind.RECEIVE and not again:
                 self.loading.append(head)
                 self.later(self.now_s + task.pull_s(head.left), self.arrive, head)
             else:
@@ -280,10 +335,10 @@ class Oracle:
         ms = linear_ms(p, len(self.decoding) + sum(new for _, new in chunks)) + p.step_fixed_ms + stall_ms
         for live in self.decoding:
             # The first token of a full job is made by its last chunk and has no KV before the next step.
-            context = live.prompt_tokens + live.made - (live.task.kind is Kind.FULL)
+            context = live.prompt_tokens + live.made - (live.task.kind is Kind.FULL or live.redo > 0)
             ms += p.per_sequence_ms + context * p.kv_read_ms_per_token
         for live, new in chunks:
-            computed = live.prompt_tokens - live.left
+            computed = live.prompt_tokens + live.redo - live.left
             ms += p.per_sequence_ms + p.attention_ms_per_token2 * new * (computed + new / 2)
             self.chunked += new < live.left
         self.steps += 1
@@ -314,12 +369,9 @@ class Oracle:
             self.seen[task.name].first_s = visible_s
         if live.made == task.output_tokens:
             self.decoding.remove(live)
-            kept = task.prompt
-            if self.profile.reuse_responses:  # the last token's KV is never computed
-                kept = (*kept[:-1], (kept[-1][0], kept[-1][1] + task.output_tokens - 1))
             self.finish(live, visible_s)
             assert live.hold is not None
-            self.cache.end(live.hold, kept)
+            self.cache.end(live.hold, self.kept(live, live.made))
 
     def prefilled(self, live: Live) -> None:
         assert live.hold is not None
@@ -328,10 +380,9 @@ class Oracle:
         self.later(self.now_s + live.task.hold_s, self.cache.end, live.hold, live.task.prompt)
 
     def finish(self, live: Live, visible_s: float) -> None:
-        assert live.hold is not None
         live.over = True
         view = self.seen[live.task.name]
-        view.last_s, view.cached_tokens = visible_s, live.hold.hit
+        view.last_s, view.cached_tokens = visible_s, live.first_hit
         for task in self.tasks:
             if task.follows == live.task.name:
                 self.later(visible_s + task.start_s, self.send, task)

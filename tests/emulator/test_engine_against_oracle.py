@@ -168,6 +168,25 @@ def test_twice_the_output_takes_hardly_more_events():
     assert long < 8 * 200
 
 
+@pytest.mark.parametrize("reuse", [True, False])
+@pytest.mark.parametrize("seed", range(25))
+def test_running_out_of_memory_makes_the_same_requests_give_way(seed, reuse):
+    tasks = conversations(
+        random.Random(300 + seed), count=40, turns=4, new=(1, 200), output=(20, 300), spread_s=3, system_tokens=40
+    )
+    emulation, oracle = compare(replace(TIGHT, preempts=True, reuse_responses=reuse), tasks)
+    assert emulation.engine.preemptions == oracle.gave_way > 3
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_clients_that_leave_while_memory_runs_out_change_nothing_else(seed):
+    tasks = conversations(
+        random.Random(500 + seed), count=40, turns=3, new=(1, 200), output=(20, 300), spread_s=3, aborts=0.35
+    )
+    emulation, oracle = compare(replace(TIGHT, preempts=True), tasks)
+    assert emulation.engine.preemptions == oracle.gave_way > 0
+
+
 @st.composite
 def workloads(draw) -> tuple[EngineProfile, list[Task]]:
     """A small engine and up to six conversations on it; nothing happens at two places at exactly one time."""
@@ -180,6 +199,7 @@ def workloads(draw) -> tuple[EngineProfile, list[Task]]:
         max_sequences=sequences,
         token_budget=sequences + draw(st.integers(0, 150)),
         reuse_responses=draw(st.booleans()),
+        preempts=draw(st.booleans()),
     )
     tasks: list[Task] = []
     for c in range(draw(st.integers(1, 6))):
