@@ -25,9 +25,10 @@ class CalibrationError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure. Without `cells` the whole grid, fewer rows an arm."""
+    """What to measure. `profile` is the name of one that ships, or one of one's own. Without `cells` the whole grid,
+    fewer rows an arm."""
 
-    profile: str
+    profile: str | EngineProfile
     topology: str
     seed: int = 0
     jobs: int = 2
@@ -36,7 +37,8 @@ class Plan:
 
     def checked(self) -> EngineProfile:
         """The profile, if all of it makes sense."""
-        if self.profile not in PROFILES:
+        profile = PROFILES.get(self.profile) if isinstance(self.profile, str) else self.profile
+        if profile is None:
             raise CalibrationError(f"unknown model {self.profile!r}; known: {', '.join(sorted(PROFILES))}")
         try:
             roles = parse_topology(self.topology)
@@ -46,7 +48,7 @@ class Plan:
             raise CalibrationError(
                 f"topology {self.topology!r} has no choice to calibrate: it needs P and D nodes, e.g. 2P_2D"
             )
-        return PROFILES[self.profile]
+        return profile
 
 
 def run_phase1(plan: Plan, progress: Callable[[int, int], None]) -> list[CellResult]:

@@ -17,6 +17,7 @@ from router.artefact import SOURCES, Origin, load
 from router.policy import ANY_MODEL
 from slos.spec import SpecError
 
+from . import cli_fit
 from .calibrate import CalibrationError, Plan, advice, artefact_text, document, run_phase1, samples
 from .cells import (
     CELLS,
@@ -47,6 +48,7 @@ def calibrate(
         str | None,
         typer.Option(help="Engine profile, e.g. llama-3.1-8b-h100; with --live the model served, default: the one."),
     ] = None,
+    profile: cli_fit.Profile = None,
     topology: Annotated[str | None, typer.Option(help="In virtual time: prefill and decode nodes, e.g. 2P_2D.")] = None,
     prefill: Annotated[list[str] | None, typer.Option(help="Live: URL of a prefill node; repeatable.")] = None,
     decode: Annotated[list[str] | None, typer.Option(help="Live: URL of a decode node; repeatable.")] = None,
@@ -83,7 +85,7 @@ def calibrate(
         if show:
             _list(chosen, window)
         elif live:
-            _refuse({"topology": topology}, "is what the engines are: leave it out with --live")
+            _refuse({"topology": topology, "profile": profile}, "is what the engines are: leave it out with --live")
             order = _order(prefill, decode, config, model, chosen, window, seed, source)
             _live(order, target, state, hardware, day)
         else:
@@ -91,7 +93,7 @@ def calibrate(
             _refuse(live_only, "goes with --live")
             narrowed = {"--cells": cells, "--qps": qps, "--turns": turns, "--limit-s": limit_s}
             more = "".join(f" {name} {value}" for name, value in narrowed.items() if value is not None)
-            _virtual(model, topology, chosen, window, target, seed, jobs, day, more)
+            _virtual(model, profile, topology, chosen, window, target, seed, jobs, day, more)
     except SpecError as error:
         fail("\n".join(str(problem) for problem in error.problems))
     except ValueError as error:
@@ -100,6 +102,7 @@ def calibrate(
 
 def _virtual(
     model: str | None,
+    profile: Path | None,
     topology: str | None,
     chosen: Sequence[Cell],
     window: Window,
@@ -109,15 +112,23 @@ def _virtual(
     day: str,
     narrowed: str,
 ) -> None:
-    if model is None or topology is None:
+    if (model is None and profile is None) or topology is None:
         known = ", ".join(sorted(PROFILES))
-        fail(f"in virtual time, name --model ({known}) and --topology, e.g. 2P_2D; on a real fleet, add --live")
-    path = target or Path(f"{model}__{topology}.json")
+        fail(
+            f"in virtual time, name --model ({known}) or --profile FILE, and --topology, e.g. 2P_2D; "
+            "on a real fleet, add --live"
+        )
+    if model is not None and profile is not None:
+        fail("name one engine: --model NAME or --profile FILE")
+    engine = cli_fit.engine_profile(model, profile)
+    name = engine.name
+    named = f"--model {model}" if profile is None else f"--profile {profile.name}"
+    path = target or Path(f"{name}__{topology}.json")
     check_target(path)
     few = tuple((cell.workload, cell.qps) for cell in chosen) if len(chosen) < len(CELLS) else ()
-    plan = Plan(model, topology, seed, jobs, few, window)
-    command = f"trimtab calibrate --model {model} --topology {topology} --seed {seed}{narrowed}"
-    with progress_bar(f"{model} {topology}: cells") as advance:
+    plan = Plan(engine, topology, seed, jobs, few, window)
+    command = f"trimtab calibrate {named} --topology {topology} --seed {seed}{narrowed}"
+    with progress_bar(f"{name} {topology}: cells") as advance:
         results = run_phase1(plan, advance)
     path.write_text(artefact_text(plan, results, date=day, command=command), encoding="utf-8")
     out.print(f"{path}: {len(results)} cells, source: emulated", markup=False, highlight=False, soft_wrap=True)

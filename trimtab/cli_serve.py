@@ -21,6 +21,7 @@ from router.pin import Pin, write_pin
 from slos.files import load_slo_file
 from slos.spec import SpecError
 
+from . import cli_fit
 from .console import fail, out
 from .doctor.visit import at_start
 from .processes import EXIT_SETTINGS, StartError, read_settings, save_settings, set_up_logging, state_dir
@@ -50,13 +51,13 @@ def emulate(
     host: Annotated[str, typer.Option(help="Loopback unless you know why not.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65000, help="First port; the others follow. 0: free ones.")] = 8100,
     speed: Annotated[float, typer.Option(help="Engine seconds per second.")] = 1.0,
+    profile: cli_fit.Profile = None,
     ready_file: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Emulated vLLM servers, one port a node: no GPU, the latencies of the profile."""
     from emulator.server.run import PortInUse, RunningFleet, main_loop
 
-    if model not in PROFILES:
-        fail(f"unknown model {model!r}; known: {', '.join(sorted(PROFILES))}")
+    engine = cli_fit.engine_profile(model, profile)
     if not 0 < speed <= 1000:
         fail(f"--speed {speed:g}: must be above 0 and at most 1000")
     set_up_logging("emulator")
@@ -74,7 +75,7 @@ def emulate(
             partial.replace(ready_file)
 
     try:
-        main_loop(topology, PROFILES[model], host, port, speed, on_ready=ready)
+        main_loop(topology, engine, host, port, speed, on_ready=ready)
     except (ValueError, PortInUse) as error:
         fail(str(error.strerror if isinstance(error, PortInUse) else error))
 

@@ -151,6 +151,8 @@ class Live:
     """Tokens of the answer that are to be computed again."""
     hold: Hold | None = None
     first_hit: int | None = None
+    again: bool = False
+    """It gave way once: what it had received is gone, so it computes its prompt itself."""
     joined: int = 0
     aborted: bool = False
     over: bool = False
@@ -281,7 +283,7 @@ class Oracle:
             self.decoding.remove(live)
             live.redo = live.made
             self.cache.end(live.hold, self.kept(live, live.made))
-        live.hold = None
+        live.hold, live.again = None, True
         self.waiting.insert(0, live)
 
     def kept(self, live: Live, made: int) -> Path:
@@ -309,10 +311,10 @@ class Oracle:
             self.waiting.remove(head)
             head.hold = hold
             head.left = head.prompt_tokens + head.redo - hold.hit
-            again = head.first_hit is not None
-            head.first_hit = head.first_hit if again else hold.hit
+            if not head.again:
+                head.first_hit = hold.hit
             self.join(head)
-            if task.kind is Kind.RECEIVE and not again:
+            if task.kind is Kind.RECEIVE and not head.again:
                 self.loading.append(head)
                 self.later(self.now_s + task.pull_s(head.left), self.arrive, head)
             else:
@@ -335,7 +337,7 @@ class Oracle:
         ms = linear_ms(p, len(self.decoding) + sum(new for _, new in chunks)) + p.step_fixed_ms + stall_ms
         for live in self.decoding:
             # The first token of a full job is made by its last chunk and has no KV before the next step.
-            context = live.prompt_tokens + live.made - (live.task.kind is Kind.FULL or live.redo > 0)
+            context = live.prompt_tokens + live.made - (live.task.kind is Kind.FULL or live.again)
             ms += p.per_sequence_ms + context * p.kv_read_ms_per_token
         for live, new in chunks:
             computed = live.prompt_tokens + live.redo - live.left
