@@ -20,7 +20,7 @@ Pair = tuple[Result, Result]
 @dataclass(frozen=True, slots=True)
 class Agreement:
     """Over some points: mean absolute percentage error, median of simulated / measured, Spearman's rank
-    correlation. Shares, 0..1; `spearman` nan below three points."""
+    correlation. Shares, 0..1; `spearman` nan below three points, or where all are equal."""
 
     n: int
     mape: float
@@ -44,7 +44,8 @@ def agreement(measured: Sequence[float], simulated: Sequence[float]) -> Agreemen
     if not measured or len(measured) != len(simulated):
         raise ValueError(f"{len(measured)} measured and {len(simulated)} simulated values cannot be compared")
     ratios = [s / m for m, s in zip(measured, simulated, strict=True)]
-    rank = float(spearmanr(measured, simulated).statistic) if len(measured) > 2 else float("nan")
+    ranked = len(measured) > 2 and len(set(measured)) > 1 and len(set(simulated)) > 1
+    rank = float(spearmanr(measured, simulated).statistic) if ranked else float("nan")
     return Agreement(len(measured), fmean(abs(r - 1) for r in ratios), median(ratios), rank)
 
 

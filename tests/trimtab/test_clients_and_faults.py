@@ -106,18 +106,25 @@ def test_without_a_limit_nobody_waits_in_the_client():
     assert not ran(made(), chats(think=False)).held_s
 
 
-@pytest.mark.parametrize("limit", [None, 4])
+@pytest.mark.parametrize("limit", [None, 40])
 def test_what_a_client_gives_up_is_counted_and_leaves_nothing_behind(limit):
     plans = chats(6.0, think=False)
     run = ran(made("1P_1D", client=Client(limit, timeout_s=3.0)), plans)
     timed_out = [r for r in run.records if r.outcome is Outcome.TIMED_OUT]
-    in_line = len(run.gave_up_s) - len(timed_out)
-    assert run.gave_up_s and (in_line > 0) == (limit is not None)
-    ended = {r.features.turn for r in run.records}
-    assert ended and all(r.ended_s - r.accepted_s <= 3.0 + 1e-6 for r in run.records)
-    answered = sum(r.outcome is Outcome.COMPLETED for r in run.records)
-    assert answered + len(timed_out) == len(run.records) < turns(plans)
+    answered = [r for r in run.records if r.outcome is Outcome.COMPLETED]
+    assert len(timed_out) == len(run.gave_up_s) > 10 and len(answered) > 100
+    assert len(answered) + len(timed_out) == len(run.records) < turns(plans)
+    assert all(r.ended_s - r.accepted_s <= 3.0 + 1e-6 for r in run.records)
     assert_at_rest(run)
+
+
+def test_a_turn_can_be_given_up_before_it_was_sent():
+    long = ConversationPlan("a", 0.0, (TurnPlan(100, 250, 0.0), TurnPlan(100, 250, 0.0)))
+    short = ConversationPlan("b", 0.1, (TurnPlan(100, 10, 0.0),))
+    run = ran(made("1R", client=Client(1, timeout_s=2.5)), [long, short])
+    assert run.gave_up_s == [(pytest.approx(2.6), 1)]
+    assert [r.outcome for r in run.records] == [Outcome.COMPLETED] * 2
+    assert {r.placement.decode for r in run.records} == {"R0"}
 
 
 @pytest.mark.parametrize(
@@ -169,7 +176,7 @@ def test_a_slow_link_is_slow_until_it_is_over():
         return 1e3 * float(np.median([r.ttft_s for r in run.records if a < r.accepted_s < b and r.ttft_s]))
 
     slow = (Fault(FaultKind.BANDWIDTH, 10.0, 15.0, None, 0.5),)
-    assert ttft_ms(slow, 10, 25) > ttft_ms((), 10, 25) + 50
+    assert ttft_ms(slow, 10, 25) > ttft_ms((), 10, 25) + 15
     assert ttft_ms(slow, 45, 80) == pytest.approx(ttft_ms((), 45, 80), rel=0.1)
 
 

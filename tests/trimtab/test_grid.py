@@ -18,7 +18,7 @@ BUSY = Point("2P_2pD", "large", "mid_bal", 12.0)
 
 def test_arrivals_are_at_most_so_many_and_within_their_time():
     times = [arrivals(qps, ARRIVALS_S, np.random.default_rng(seed)) for qps in (0.5, 4.0) for seed in range(50)]
-    assert all(0 < t[0] and t == sorted(t) and t[-1] < 30 for t in times)
+    assert all(t[0] > 0 and t == sorted(t) and t[-1] < 30 for t in times)
     assert max(len(t) for t in times) == 40 and all(len(t) >= 1 for t in times)
 
 
