@@ -3,7 +3,8 @@
     python benchmarks/simulator.py [--json FILE]
 
 Chat at a rate per pair of P and D nodes, on 1 to 100 nodes; then load, then context, on 2P_2D. Pinned x = 0.5, router
-and controller's tick included. Time is CPU time of this process, the least of three runs, so that neighbours disturb it less.
+and controller's tick included. Time is CPU time of this process, the least of three runs: neighbours
+disturb it less.
 """
 
 from __future__ import annotations

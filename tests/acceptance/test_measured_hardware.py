@@ -47,7 +47,7 @@ def test_each_configuration_is_within_ten_and_twenty_five_percent(pairs):
 
 
 def test_eight_of_nine_cells_of_table_1_are_within_ten_points_of_the_measured(measured, simulated):
-    off = {}
+    off: dict[tuple[str, str], float] = {}
     for x0, x1 in ENDS.items():
         was, is_ = ttft_change(measured, x0, x1), ttft_change(simulated, x0, x1)
         off |= {(x0, load): abs(was[load] - is_[load]) for load in was}

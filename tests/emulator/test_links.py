@@ -37,11 +37,13 @@ class Pair:
     def turn(self, name: str, tokens: int, output: int = 50, node: str = "D0") -> None:
         prompt = ((name, tokens),)
 
+        def seen(at_s: float) -> None:
+            self.first_s[name] = at_s
+
         def decode(at_s: float, reply) -> None:
             self.sent_s[name] = self.events.now_s
             request = Request(name, prompt, output, reply.kv_transfer_params)
-            first = lambda at_s: self.first_s.setdefault(name, at_s)  # noqa: E731
-            self.fleet.call(node, request, first, lambda *_: None, lambda *_: pytest.fail("failed"))
+            self.fleet.call(node, request, seen, lambda *_: None, lambda *_: pytest.fail("failed"))
 
         self.fleet.call("P0", Request(name, prompt, 1, ASK), None, decode, lambda *_: pytest.fail("failed"))
 
