@@ -1,6 +1,7 @@
-"""A fleet of emulated engines: nodes by notation, the NIXL hand-over between them, death and return.
+"""A fleet of emulated engines: nodes by notation, the hand-over between them, death and return.
 
-`call` is what an HTTP request is to the real thing. A prefill leg answers with `kv_transfer_params` in the
+`call` is what an HTTP request is to the real thing. The hand-over is NIXL's, or another of `handover.py`. With NIXL
+a prefill leg answers with `kv_transfer_params` in the
 shape that vLLM's NIXL connector uses; a decode leg that carries them pulls only what its node lacks, over P's
 link, one transfer at a time. P keeps a prefilled prompt for `lease_s`; the reader's heartbeats keep it from
 the moment the request is at D until it is read. What a wrong hand-over does to a real engine happens here
@@ -20,6 +21,7 @@ from typing import Protocol
 
 from .engine import Engine, Job, Kind
 from .events import Events
+from .handover import HAND_OVERS, HandOver
 from .prefix_cache import Prompt
 from .profiles import EngineProfile, Link
 
@@ -171,6 +173,7 @@ class Fleet:
         events: Events,
         load_failure: LoadFailure = LoadFailure.FAIL,
         profiles: Mapping[str, EngineProfile] = MappingProxyType({}),
+        connector: str = "nixl",
     ) -> None:
         self.notation = notation
         self.profile = profile
@@ -202,6 +205,8 @@ class Fleet:
         self._leases: dict[str, _Lease] = {}
         self._met: set[tuple[str, str]] = set()
         self._issued = 0
+        self.connector = connector
+        self.hand_over: HandOver | None = None if connector == "nixl" else HAND_OVERS[connector](self)
 
     @property
     def open_leases(self) -> int:
@@ -246,30 +251,51 @@ class Fleet:
         `arrived_s` counts the front's time from earlier than now.
         """
         params = request.kv_transfer_params
+        if self.hand_over is not None:
+            params = self.hand_over.terms(node, request.request_id, params)
         if params is not None and params.get("do_remote_decode"):
             kind = Kind.PREFILL
         elif params is not None and params.get("do_remote_prefill"):
             kind = Kind.RECEIVE
         else:
             kind = Kind.FULL
-        # On a transferred turn D reports P's hits, as vLLM 0.32 does.
-        foreign = params.get("remote_prefill_cached_tokens") if kind is Kind.RECEIVE and params else None
         first = None if on_first is None else lambda job, at_s: on_first(at_s)
+
+        def done(job: Job, at_s: float) -> None:
+            if self.hand_over is None or kind is not Kind.PREFILL:
+                on_done(at_s, self._reply(node, job, params or {}))
+                return
+            self.hand_over.prefilled(node, job, params or {}, lambda ok: replied(job, ok))
+
+        def replied(job: Job, ok: bool) -> None:
+            if job.muted:
+                return
+            if ok:
+                on_done(self.events.now_s, Reply(job.prompt_tokens, job.cached_tokens, 1))
+            else:
+                on_failed(self.events.now_s, 503)
+
         job = Job(
             request.request_id,
             kind,
             request.prompt,
             1 if kind is Kind.PREFILL else request.output_tokens,
             first,
-            lambda job, at_s: on_done(at_s, self._reply(node, job, foreign)),
+            done,
             lambda job, at_s: on_failed(at_s, 503 if not self.engines[node].alive else 500),
         )
         job.on_token = on_token
-        if kind is Kind.RECEIVE:
+        if kind is Kind.RECEIVE and self.hand_over is not None:
+            job.transfer = self.hand_over.transfer(node, params or {})
+        elif kind is Kind.RECEIVE:
             self._prepare_pull(node, job, params or {})
         engine = self.engines[node]
         engine.submit(job, arrived_s)
-        hangs = kind is Kind.RECEIVE and not isinstance((params or {}).get("remote_request_id"), str)
+        hangs = (
+            kind is Kind.RECEIVE
+            and self.hand_over is None
+            and not isinstance((params or {}).get("remote_request_id"), str)
+        )
         return Call(engine, job, (lambda: self.kill(node)) if hangs else None)
 
     def refuse(self, params: Mapping[str, object]) -> None:
@@ -279,17 +305,45 @@ class Fleet:
         if lease is not None:
             self._close(str(remote_id), lease)
 
-    def _reply(self, node: str, job: Job, foreign: object) -> Reply:
-        if job.kind is not Kind.PREFILL:
-            cached = foreign if isinstance(foreign, int) else job.cached_tokens
-            return Reply(job.prompt_tokens, cached, job.output_tokens)
+    def lease(self, node: str, job: Job, lease_s: float) -> str:
+        """Keep a prefilled prompt on its node for that long; the lease's name."""
         self._issued += 1
         remote_id = f"chatcmpl-{job.request_id}-{self._issued:08x}"
-        profile = self.engines[node].profile
-        lease = _Lease(job, node, self.engines[node].epoch, self.events.now_s + profile.lease_s)
+        lease = _Lease(job, node, self.engines[node].epoch, self.events.now_s + lease_s)
         self._leases[remote_id] = lease
         self.events.at(lease.expires_s, self._expire, remote_id)
-        blocks = -(-job.prompt_tokens // profile.block_tokens)
+        return remote_id
+
+    def holds(self, remote_id: str) -> bool:
+        """Whether the lease runs and its owner lives."""
+        lease = self._leases.get(remote_id)
+        return lease is not None and self._owner_lives(lease)
+
+    def pull(self, node: str, remote_id: str, job: Job, arrived: Callable[[bool], None]) -> None:
+        """Bring a leased prompt to a node's job, over its owner's link."""
+        lease = self._leases[remote_id]
+        self._pull(node, _Offer(remote_id, self.engines[lease.owner], lease, True, True), job, arrived)
+
+    def link(self, owner: str, tokens: int, computed: int) -> tuple[float, float]:
+        """Take a node's link for that many tokens of a prompt of which it computed so many: (when they are there,
+        seconds that they take on it)."""
+        link = self.links[owner]
+        busy_until_s = self._links_busy_until_s[owner]
+        start_s = max(self.events.now_s, busy_until_s)
+        kv_bytes = self.engines[owner].profile.kv_bytes_per_token
+        took_s = link.send_ms(tokens, computed, busy_until_s > self.events.now_s, kv_bytes) / 1e3
+        self._links_busy_until_s[owner] = start_s + took_s
+        self.transferred_tokens += tokens
+        return start_s + took_s, took_s
+
+    def _reply(self, node: str, job: Job, params: Mapping[str, object]) -> Reply:
+        if job.kind is not Kind.PREFILL:
+            # On a transferred turn D reports P's hits, as vLLM 0.32 does.
+            foreign = params.get("remote_prefill_cached_tokens") if job.kind is Kind.RECEIVE else None
+            cached = foreign if isinstance(foreign, int) else job.cached_tokens
+            return Reply(job.prompt_tokens, cached, job.output_tokens)
+        remote_id = self.lease(node, job, self.engines[node].profile.lease_s)
+        blocks = -(-job.prompt_tokens // self.engines[node].profile.block_tokens)
         handle: dict[str, object] = {
             "do_remote_prefill": True,
             "do_remote_decode": False,
@@ -336,15 +390,10 @@ class Fleet:
             self.poisoned_reads += 1
             job.poisoned = True
         link = self.links[lease.owner]
-        busy_until_s = self._links_busy_until_s[lease.owner]
-        start_s = max(self.events.now_s, busy_until_s)
         sent = job.prompt_tokens if link.whole_prompt else job.left
-        computed = lease.job.prompt_tokens - lease.job.cached_tokens
-        took_ms = link.send_ms(sent, computed, busy_until_s > self.events.now_s, owner.profile.kv_bytes_per_token)
-        self._links_busy_until_s[lease.owner] = start_s + took_ms / 1e3
-        self.transferred_tokens += sent
+        there_s, took_s = self.link(lease.owner, sent, lease.job.prompt_tokens - lease.job.cached_tokens)
         job.stall_ms = link.stall_ms(sent, owner.profile.kv_bytes_per_token)
-        self.events.at(start_s + took_ms / 1e3, self._pulled, node, remote_id, lease, (sent, took_ms / 1e3), arrived)
+        self.events.at(there_s, self._pulled, node, remote_id, lease, (sent, took_s), arrived)
 
     def _gives_up_s(self, node: str, offer: _Offer) -> float:
         """How long it takes to learn that nothing can be read."""

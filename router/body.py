@@ -2,7 +2,7 @@
 
 Only the top level is taken apart; every value that is passed on keeps its bytes. D's body is the client's own
 plus `kv_transfer_params` and `stream_options.include_usage`. P's copy asks for one token, unstreamed, and
-leaves out what would make a one-token prefill fail.
+leaves out what would make a one-token prefill fail or end other than by its length: P keeps nothing for D then.
 """
 
 from __future__ import annotations
@@ -84,6 +84,9 @@ _NOT_FOR_PREFILL = frozenset(
         "max_tokens",
         "max_completion_tokens",
         "min_tokens",
+        "stop",
+        "stop_token_ids",
+        "ignore_eos",
         "n",
         "best_of",
         "logprobs",
@@ -179,16 +182,18 @@ def assistant_identity(content: str) -> bytes:
     return _encode.encode({"role": "assistant", "content": content})
 
 
-def prefill_body(request: ClientRequest, params: Mapping[str, object]) -> bytes:
-    """P's copy: one token, not streamed, with the hand-over parameters."""
+def prefill_body(request: ClientRequest, params: Mapping[str, object] | None) -> bytes:
+    """P's copy: one token, whichever it is, not streamed, with the hand-over parameters."""
     body: dict[str, object] = {name: value for name, value in request.raw.items() if name not in _NOT_FOR_PREFILL}
     if request.forces_tool_call:
         del body["tool_choice"]
     body["stream"] = _FALSE
     body["max_tokens"] = _ONE
+    body["ignore_eos"] = _TRUE
     if request.api is Api.CHAT:
         body["max_completion_tokens"] = _ONE
-    body["kv_transfer_params"] = params
+    if params is not None:
+        body["kv_transfer_params"] = params
     return msgspec.json.encode(body)
 
 
@@ -240,6 +245,11 @@ class Answer(msgspec.Struct):
     usage: Usage | None = None
     choices: list[_Choice] = []
     kv_transfer_params: dict[str, object] | None = None
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why the first choice ended."""
+        return self.choices[0].finish_reason if self.choices else None
 
     @property
     def text(self) -> str:

@@ -8,8 +8,9 @@ what it saw, and gets the record back at the end:
     leg    = core.next_leg(flight, reply, now_s)   # until it is the decode leg
     core.first_token(flight, now_s); record = core.complete(flight, ...)   |   core.end(flight, outcome, ...)
 
-A leg that fails before anything was sent to the client is planned again on other nodes, at most
-`MAX_ATTEMPTS` times.
+A decode leg may have a prefill leg `beside` it: the shell sends both, and gives P's reply to `next_leg`, which returns
+the same decode leg if all is well. A leg that fails before anything was sent to the client is planned again on other
+nodes, at most `MAX_ATTEMPTS` times; the last plan is local, if a node can do it.
 """
 
 from __future__ import annotations
@@ -72,6 +73,14 @@ class Flight:
     decoding: bool = False
     used_s: float | None = None
     """When D's copy of the conversation had last been used before this turn."""
+    held_tokens: int = 0
+    """What D had of the conversation before this turn."""
+
+    @property
+    def sent(self) -> Leg:
+        """The leg that is on its way."""
+        assert self.leg is not None
+        return self.leg
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +189,8 @@ class RouterCore:
         return flight
 
     def next_leg(self, flight: Flight, reply: LegReply | None, now_s: float) -> Leg:
-        """The leg to send now: the first one (reply None), or the one after a prefill reply.
+        """The leg to send now: the first one (reply None), or the one after a prefill reply; the leg in flight itself
+        if the reply was that of the prefill beside it.
 
         A reply that must not reach D, or one that comes too late for its lease, means a new plan. Raises
         NoNode when there is no other node to try or the attempts are used up.
@@ -190,40 +200,49 @@ class RouterCore:
                 leg = next(flight.handshake)
             else:
                 self._prefilled(flight, reply, now_s)
+                if flight.decoding and flight.watch.first_s is not None:
+                    return flight.sent  # D had no need to wait for P, whose reply changes nothing any more
                 leg = flight.handshake.send(reply)
         except StopIteration as stop:
             leg = stop.value
+            if leg is flight.leg:
+                return leg
             if leg.not_after_s is not None and now_s > leg.not_after_s:
                 return self._replan(flight, now_s, Reason.PREFILL_FAILED)
-            self._launched(flight)
         except HandshakeError as error:
             flight.avoid.add(error.leg.node)
             return self._replan(flight, now_s, Reason.PREFILL_FAILED)
+        if leg.purpose is Purpose.DECODE:
+            self._launched(flight)
         flight.leg = leg
         return leg
 
-    def leg_failed(self, flight: Flight, now_s: float) -> Leg:
-        """The leg failed before the client got anything: plan again without its node. Raises NoNode when that
-        is no use."""
-        leg = flight.leg
-        assert leg is not None
-        flight.avoid.add(leg.node)
-        prefill = leg.purpose is Purpose.PREFILL
+    def leg_failed(self, flight: Flight, now_s: float, *failed: Leg) -> Leg:
+        """The leg failed, or these halves of it, before the client got anything: plan again without their nodes.
+        Raises NoNode when that is no use."""
+        legs = failed or (flight.sent,)
+        flight.avoid.update(leg.node for leg in legs)
+        prefill = legs[0].purpose is Purpose.PREFILL
         return self._replan(flight, now_s, Reason.PREFILL_FAILED if prefill else Reason.DECODE_FAILED)
 
     def _replan(self, flight: Flight, now_s: float, reason: Reason) -> Leg:
-        if flight.decoding:
-            self.residency.drop(flight.placement.decode, flight.conversation.key)
+        if flight.decoding:  # where P failed, D, which waited beside it, has what it had
+            kept = flight.held_tokens if reason is Reason.PREFILL_FAILED else 0
+            self.residency.store(flight.placement.decode, flight.conversation.key, kept, now_s)
         self._unbook(flight, now_s)
         if flight.attempts >= MAX_ATTEMPTS:
             raise NoNode(f"gave up after {MAX_ATTEMPTS} attempts")
+        avoid = frozenset(flight.avoid)
+        if flight.attempts == MAX_ATTEMPTS - 1:  # the last one needs no P
+            avoid |= {node.id for node in self.nodes.values() if node.role is Role.PREFILL}
         features, candidates, decision = self._plan(
-            flight.turn, flight.number, flight.conversation, frozenset(flight.avoid), now_s, flight.coin
+            flight.turn, flight.number, flight.conversation, avoid, now_s, flight.coin
         )
         flight.attempts += 1
         flight.features, flight.decision = features, replace(decision, reason=reason)
         flight.placement = pick(decision, features, candidates, self.load)
-        flight.handshake = self._connector.handshake(flight.turn, flight.placement)
+        flight.handshake.close()
+        flight.handshake = self._connector.handshake(flight.turn, flight.placement, flight.attempts)
         self._book(flight, now_s)
         return self.next_leg(flight, None, now_s)
 
@@ -355,7 +374,7 @@ class RouterCore:
         latency = self.current.publication.policy_for(flight.placement.decode).latency(
             flight.turn.model, self._topology
         )
-        if latency is not None:
+        if latency is not None and flight.watch.first_s is None:
             decode = self.nodes[flight.placement.decode]  # not the features' D where that had no room
             missing = decode.uncached_tokens(
                 self.residency.held(decode.id, flight.conversation.key), flight.features.prompt_tokens
@@ -370,6 +389,7 @@ class RouterCore:
         decode.sequences += 1
         decode.kv_tokens += flight.booked_tokens
         flight.used_s = self.residency.used_s(node, key)
+        flight.held_tokens = self.residency.held(node, key)
         self.residency.run(node, key, flight.booked_tokens)
 
     def _unbook(self, flight: Flight, now_s: float) -> None:

@@ -5,6 +5,10 @@ The rule for failures: as long as the client has got nothing, a leg that failed 
 node (another P, or local; another D), at most `core.MAX_ATTEMPTS` times; what an engine says about the
 client's own request (4xx) goes to the client as it is. Once bytes have gone out nothing is repeated: the
 stream ends with an error event and without [DONE]. A client that leaves ends every leg at once.
+
+Two legs that go out at once fail together as long as the client has got nothing: D waits for P inside the engines, so
+when P fails D's leg is ended too, and the other way round. A D that answers 5xx or breaks off before P has answered
+may have been failed by P: both are avoided. Once D's content goes out, P's reply only ends P's load.
 """
 
 from __future__ import annotations
@@ -70,7 +74,13 @@ class _Exchange:
     meter: Meter | None = None
     failure: NodeError | None = None
     """Of the last leg that failed, for when no other node is left."""
-    open_reply: UpstreamReply | None = field(default=None)
+    open_replies: set[UpstreamReply] = field(default_factory=set)
+    wire_id: bytes = b""
+    """The request id that the engines got, where it holds addresses that are none of the client's business."""
+
+    def public(self, data: bytes) -> bytes:
+        """What an engine said, with our own id in the place of that one."""
+        return data.replace(self.wire_id, self.flight.turn.request_id.encode()) if self.wire_id else data
 
 
 class _ClientGone(Exception):
@@ -78,12 +88,22 @@ class _ClientGone(Exception):
 
 
 class _BadAnswer(NodeError):
-    """A whole answer of a node that failed, to hand on if no other node does better."""
+    """A whole answer of a node that failed, to hand on if no other node does better; `final`: at once."""
 
-    def __init__(self, leg: Leg, reply: UpstreamReply, content: bytes) -> None:
+    def __init__(self, leg: Leg, reply: UpstreamReply, content: bytes, *, final: bool = False) -> None:
         super().__init__(f"{leg.purpose} answered {reply.status}")
         self.reply = reply
         self.content = content
+        self.final = final
+
+
+class _LegsFailed(Exception):
+    """Of two legs sent at once, the first of `legs` failed with that error; the others may have had a part in it."""
+
+    def __init__(self, error: NodeError, *legs: Leg) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.legs = legs
 
 
 class Dispatcher:
@@ -201,18 +221,15 @@ class Dispatcher:
             if work.done():
                 await work
             else:
-                work.cancel()
-                await asyncio.gather(work, return_exceptions=True)
+                await _cancel(work)
                 self._end(exchange, Outcome.CLIENT_GONE)
         except asyncio.CancelledError:
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
+            await _cancel(work)
             self._end(exchange, Outcome.FAILED)
             raise
         finally:
             gone.cancel()
-            if exchange.open_reply is not None:
-                exchange.open_reply.abort()
+            _abort(exchange)
 
     # -- legs ------------------------------------------------------------------------------------------------------
 
@@ -220,28 +237,22 @@ class Dispatcher:
         """Send legs until the answer is out or nothing more can be tried. Ends the flight on every path."""
         core, flight = self._core, exchange.flight
         try:
-            leg = core.next_leg(flight, None, self._clock.now_s())
-            while True:
+            leg: Leg | None = core.next_leg(flight, None, self._clock.now_s())
+            while leg is not None:
                 try:
-                    if leg.purpose is Purpose.DECODE:
-                        await self._decode(exchange, leg)
+                    leg = await self._send(exchange, leg)
+                except _LegsFailed as failure:
+                    _abort(exchange)
+                    error = failure.error
+                    if isinstance(error, _BadAnswer) and error.final:
+                        self._end(exchange, Outcome.CLIENT_ERROR)
+                        await self._pass_on(exchange, error.reply, error.content)
                         return
-                    reply = await self._prefill(exchange, leg)
-                except NodeError as error:
-                    self._note_failure(exchange, leg, error)
+                    self._note_failure(exchange, failure.legs[0], error)
                     if exchange.started:
                         await self._break_off(exchange, error)
                         return
-                    leg = core.leg_failed(flight, self._clock.now_s())
-                    continue
-                if reply is None:
-                    return
-                attempts = flight.attempts
-                following = core.next_leg(flight, reply, self._clock.now_s())
-                if flight.attempts > attempts:
-                    self._metrics.leg_failed(str(leg.node), "handover")
-                    log.warning("request %s: what %s handed over cannot be used", exchange.request_id, leg.node)
-                leg = following
+                    leg = core.leg_failed(flight, self._clock.now_s(), *failure.legs)
         except NoNode as error:
             await self._give_up(exchange, str(error))
         except asyncio.CancelledError:
@@ -253,65 +264,115 @@ class Dispatcher:
                 body = error_body(Code.INTERNAL, "the router failed on this request")
                 await _answer(exchange.send, 500, body, "application/json", self._headers(exchange))
 
-    async def _prefill(self, exchange: _Exchange, leg: Leg) -> LegReply | None:
-        """The P leg; None if the client has been told that its request is wrong."""
-        assert leg.kv_transfer_params is not None
+    async def _send(self, exchange: _Exchange, leg: Leg) -> Leg | None:
+        """Send a leg; the one that follows, or None when the answer is out. Raises _LegsFailed, NoNode."""
+        if leg.beside is not None:
+            return await self._send_both(exchange, leg, leg.beside)
+        try:
+            if leg.purpose is Purpose.DECODE:
+                await self._decode(exchange, leg)
+                return None
+            reply = await self._prefill(exchange, leg)
+        except NodeError as error:
+            raise _LegsFailed(error, leg) from None
+        return self._follow(exchange, leg, reply)
+
+    async def _send_both(self, exchange: _Exchange, leg: Leg, beside: Leg) -> Leg | None:
+        """The same for D's leg with P's beside it."""
+        decode = asyncio.ensure_future(self._decode(exchange, leg, self._options.prefill_timeout_s))
+        prefill = asyncio.ensure_future(self._prefill(exchange, beside))
+        answered = False
+        try:
+            await asyncio.wait((decode, prefill), return_when=asyncio.FIRST_COMPLETED)
+            if not decode.done():
+                try:
+                    reply = prefill.result()
+                except NodeError as error:
+                    if not exchange.started:
+                        raise _LegsFailed(error, beside) from None
+                    self._note_failure(exchange, beside, error)
+                else:
+                    answered = True
+                    following = self._follow(exchange, beside, reply)
+                    if following is not leg:
+                        return following
+            try:
+                await decode
+            except NodeError as error:
+                suspects = (leg,) if answered or error.refused else (leg, beside)
+                raise _LegsFailed(error, *suspects) from None
+            return None
+        finally:
+            await _cancel(decode, prefill)
+            _abort(exchange)
+
+    def _follow(self, exchange: _Exchange, prefill: Leg, reply: LegReply) -> Leg:
+        """The leg after P's reply. Raises NoNode."""
+        flight = exchange.flight
+        attempts = flight.attempts
+        following = self._core.next_leg(flight, reply, self._clock.now_s())
+        if flight.attempts > attempts:
+            self._metrics.leg_failed(str(prefill.node), "handover")
+            log.warning("request %s: what %s handed over cannot be used", exchange.request_id, prefill.node)
+        return following
+
+    async def _prefill(self, exchange: _Exchange, leg: Leg) -> LegReply:
         body = prefill_body(exchange.request, leg.kv_transfer_params)
         reply = await self._open(exchange, leg, body, self._options.prefill_timeout_s)
-        content = await reply.body(MAX_ANSWER_BYTES)
-        exchange.open_reply = None
+        content = await self._content(exchange, reply)
         if reply.status != 200:
             # Less its forced tool call P's copy is another request, which a P without a tool parser refuses: D decides.
-            if self._is_clients_fault(reply.status) and not exchange.request.forces_tool_call:
-                self._end(exchange, Outcome.CLIENT_ERROR)
-                await self._pass_on(exchange, reply, content)
-                return None
-            raise _BadAnswer(leg, reply, content)
+            final = self._is_clients_fault(reply.status) and not exchange.request.forces_tool_call
+            raise _BadAnswer(leg, reply, content, final=final)
         answer = parse_answer(content)
         usage = answer.usage if answer is not None and answer.usage is not None else Usage()
         params = answer.kv_transfer_params if answer is not None else None
-        return LegReply(200, usage.prompt_tokens, usage.cached_tokens, params, self._clock.now_s())
+        reason = answer.finish_reason if answer is not None else None
+        return LegReply(200, usage.prompt_tokens, usage.cached_tokens, params, self._clock.now_s(), reason)
 
-    async def _decode(self, exchange: _Exchange, leg: Leg) -> None:
+    async def _decode(self, exchange: _Exchange, leg: Leg, wait_s: float = 0.0) -> None:
+        """D's leg, to the end of the answer. Its content may take `wait_s` longer to begin: P's time."""
         body = decode_body(exchange.request, leg.kv_transfer_params)
         timeouts = self._upstream.timeouts
         within_s = timeouts.first_byte_s if exchange.request.stream else timeouts.answer_s
-        reply = await self._open(exchange, leg, body, within_s)
+        reply = await self._open(exchange, leg, body, within_s + wait_s)
         if reply.status != 200:
-            content = await reply.body(MAX_ANSWER_BYTES)
-            exchange.open_reply = None
-            if self._is_clients_fault(reply.status):
-                self._end(exchange, Outcome.CLIENT_ERROR)
-                await self._pass_on(exchange, reply, content)
-                return
-            raise _BadAnswer(leg, reply, content)
+            content = await self._content(exchange, reply)
+            raise _BadAnswer(leg, reply, content, final=self._is_clients_fault(reply.status))
         if exchange.request.stream:
-            await self._relay(exchange, reply)
+            await self._relay(exchange, reply, wait_s)
+            exchange.open_replies.discard(reply)
         else:
             await self._whole(exchange, reply)
-        exchange.open_reply = None
 
     async def _open(self, exchange: _Exchange, leg: Leg, body: bytes, first_byte_s: float) -> UpstreamReply:
         headers = {
             "Content-Type": "application/json",
             "Accept": "text/event-stream" if leg.purpose is Purpose.DECODE and exchange.request.stream else "*/*",
             "Accept-Encoding": "identity",
-            "X-Request-Id": exchange.flight.turn.request_id,
+            "X-Request-Id": leg.request_id or exchange.flight.turn.request_id,
         }
+        exchange.wire_id = (leg.request_id or "").encode()
         url = self._watch.url(leg.node, exchange.request.api.value)
         reply = await self._upstream.open(url, body, headers, first_byte_s)
-        exchange.open_reply = reply
+        exchange.open_replies.add(reply)
         return reply
 
-    async def _relay(self, exchange: _Exchange, reply: UpstreamReply) -> None:
+    @staticmethod
+    async def _content(exchange: _Exchange, reply: UpstreamReply) -> bytes:
+        content = await reply.body(MAX_ANSWER_BYTES)
+        exchange.open_replies.discard(reply)
+        return exchange.public(content)
+
+    async def _relay(self, exchange: _Exchange, reply: UpstreamReply, wait_s: float) -> None:
         """A stream: every byte goes on as it came, less the usage chunk that only we asked for."""
         meter = exchange.meter = Meter(drop_usage=not exchange.request.wants_usage)
         flight, watch = exchange.flight, exchange.flight.watch
         seen = 0
         opening = b""
-        async for data in reply.chunks():
+        async for data in reply.chunks(wait_s):
             try:
-                out = meter.feed(data)
+                out = exchange.public(meter.feed(data))
             except ValueError as error:
                 raise NodeError(str(error)) from None
             if meter.chunks > seen:
@@ -330,7 +391,7 @@ class Dispatcher:
                 out = opening
             if out:
                 await self._stream_out(exchange, reply, out)
-        rest = meter.finish()
+        rest = exchange.public(meter.finish())
         if meter.errored or not meter.done:
             raise NodeError("the engine reported an error" if meter.errored else "the stream ended without [DONE]")
         if not exchange.started:
@@ -340,11 +401,11 @@ class Dispatcher:
         await exchange.send({"type": "http.response.body", "body": rest, "more_body": False})
 
     async def _whole(self, exchange: _Exchange, reply: UpstreamReply) -> None:
-        content = await reply.body(MAX_ANSWER_BYTES)
+        content = await self._content(exchange, reply)
         answer = parse_answer(content)
         if answer is None or not answer.choices:
             raise NodeError("an answer without choices" if content else "an empty answer")
-        reason = answer.choices[0].finish_reason
+        reason = answer.finish_reason
         if reason == "error":
             raise NodeError("the engine reported an error")
         self._complete(exchange, answer.usage, 0, reason, [answer.text] if answer.text else None)
@@ -377,9 +438,6 @@ class Dispatcher:
         self._on_record(self._core.end(exchange.flight, self._clock.now_s(), outcome, tokens))
 
     def _note_failure(self, exchange: _Exchange, leg: Leg, error: NodeError) -> None:
-        if exchange.open_reply is not None:
-            exchange.open_reply.abort()
-            exchange.open_reply = None
         kind = "timeout" if isinstance(error, NodeTimeout) else "refused" if error.refused else "error"
         self._metrics.leg_failed(str(leg.node), kind)
         log.warning("request %s: %s leg on %s: %s", exchange.request_id, leg.purpose, leg.node, error)
@@ -438,6 +496,18 @@ class Dispatcher:
     @staticmethod
     def _is_clients_fault(status: int) -> bool:
         return 400 <= status < 500 and status not in RETRY_STATUSES
+
+
+def _abort(exchange: _Exchange) -> None:
+    """Close what is open: the engines stop the work."""
+    while exchange.open_replies:
+        exchange.open_replies.pop().abort()
+
+
+async def _cancel(*tasks: asyncio.Future[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _disconnect(receive: Receive) -> None:

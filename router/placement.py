@@ -31,6 +31,8 @@ class Node:
     block_tokens: int = 16
     introduced: bool = False
     """The engine itself told its block size and KV capacity."""
+    engine_id: str = ""
+    """What the engine calls itself, where its hand-over protocol asks; another one is another process."""
 
     def uncached_tokens(self, held: int, prompt_tokens: int) -> int:
         """What the node lacks of a prompt: hits are whole blocks, and at least one token is always computed."""
@@ -64,6 +66,8 @@ class Placement:
     """Block size of the prefill node, where it is known."""
     blocks: int | None = None
     """How many blocks the prefill node has, where it is known."""
+    engine_id: str = ""
+    """What the prefill node's engine calls itself, where it is known."""
 
 
 class NoNode(Exception):
@@ -121,8 +125,8 @@ def pick(decision: Decision, features: TurnFeatures, candidates: Candidates, loa
         roomiest = max(takers, key=lambda n: (n.kv_capacity_tokens - load[n.id].kv_tokens, n.id))
         if roomiest.kv_capacity_tokens - load[roomiest.id].kv_tokens >= need:
             decode = roomiest.id
-    told = next((node for node in candidates.prefill if node.id == features.prefill and node.introduced), None)
-    if told is None:
-        return Placement(features.prefill, decode, Route.PREFILL_TRANSFER)
-    blocks = told.kv_capacity_tokens // told.block_tokens
-    return Placement(features.prefill, decode, Route.PREFILL_TRANSFER, told.block_tokens, blocks)
+    prefill = next(node for node in candidates.prefill if node.id == features.prefill)
+    if not prefill.introduced:
+        return Placement(prefill.id, decode, Route.PREFILL_TRANSFER, engine_id=prefill.engine_id)
+    blocks = prefill.kv_capacity_tokens // prefill.block_tokens
+    return Placement(prefill.id, decode, Route.PREFILL_TRANSFER, prefill.block_tokens, blocks, prefill.engine_id)

@@ -55,18 +55,21 @@ class UpstreamReply:
         self.status = response.status
         self.content_type = response.headers.get("Content-Type", "application/json")
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """Pieces of the body as they arrive. Raises NodeError if it breaks off, NodeTimeout on silence."""
+    async def chunks(self, wait_s: float = 0.0) -> AsyncIterator[bytes]:
+        """Pieces of the body as they arrive; the first one may take `wait_s` longer. Raises NodeError if it breaks
+        off, NodeTimeout on silence."""
         content = self._response.content
+        within_s = self._gap_s + wait_s
         try:
             while True:
-                async with asyncio.timeout(self._gap_s):
+                async with asyncio.timeout(within_s):
                     data = await content.readany()
                 if not data:
                     return
                 yield data
+                within_s = self._gap_s
         except TimeoutError:
-            raise NodeTimeout(f"nothing for {self._gap_s:g} s in the middle of an answer") from None
+            raise NodeTimeout(f"nothing for {within_s:g} s in the middle of an answer") from None
         except (aiohttp.ClientError, OSError) as error:
             raise NodeError(f"the answer broke off ({type(error).__name__})") from None
 

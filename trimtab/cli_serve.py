@@ -17,6 +17,7 @@ import typer
 
 from emulator.profiles import PROFILES
 from router.artefact import ArtefactError
+from router.connectors import CONNECTORS
 from router.pin import Pin, write_pin
 from slos.files import load_slo_file
 from slos.spec import SpecError
@@ -34,6 +35,10 @@ Config = Annotated[Path | None, typer.Argument(help="trimtab.yaml; flags overrid
 Prefill = Annotated[list[str] | None, typer.Option(help="URL of a prefill node; repeatable.")]
 Decode = Annotated[list[str] | None, typer.Option(help="URL of a decode node; repeatable.")]
 Replica = Annotated[list[str] | None, typer.Option(help="URL of a replica; repeatable.")]
+ConnectorOption = Annotated[str | None, typer.Option("--connector", help="nixl (default), mooncake or p2p_nccl.")]
+ConnectorAddress = Annotated[
+    list[str] | None, typer.Option(help="ENGINE_URL=ADDRESS: where that node hands over; repeatable.")
+]
 SloOption = Annotated[Path | None, typer.Option("--slo", help="SLO file.")]
 Table = Annotated[list[Path] | None, typer.Option(help="Table artefact of `trimtab calibrate`; repeatable.")]
 PinX = Annotated[str | None, typer.Option(help="Fixed share of local turns: 0..1, x0 or x1; no control.")]
@@ -52,12 +57,15 @@ def emulate(
     port: Annotated[int, typer.Option(min=0, max=65000, help="First port; the others follow. 0: free ones.")] = 8100,
     speed: Annotated[float, typer.Option(help="Engine seconds per second.")] = 1.0,
     profile: cli_fit.Profile = None,
+    connector: Annotated[str, typer.Option(help="Hand-over protocol: nixl, mooncake or p2p_nccl.")] = "nixl",
     ready_file: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Emulated vLLM servers, one port a node: no GPU, the latencies of the profile."""
     from emulator.server.run import PortInUse, RunningFleet, main_loop
 
     engine = cli_fit.engine_profile(model, profile)
+    if connector not in CONNECTORS:
+        fail(f"unknown connector {connector!r}; known: {', '.join(CONNECTORS)}")
     if not 0 < speed <= 1000:
         fail(f"--speed {speed:g}: must be above 0 and at most 1000")
     set_up_logging("emulator")
@@ -65,17 +73,25 @@ def emulate(
     def ready(running: RunningFleet) -> None:
         out.print(f"emulated fleet {topology}, {model}, serving {running.model!r}, source: emulated", highlight=False)
         for name, url in running.urls.items():
-            out.print(f"  {name}  {url}", highlight=False)
+            address = running.addresses.get(name)
+            out.print(f"  {name}  {url}" + (f"  hands over at {address}" if address else ""), highlight=False)
         out.print(f"  kill and revive nodes: {running.control_url}", highlight=False)
         if ready_file is not None:
             partial = ready_file.with_suffix(".part")
             partial.write_text(
-                json.dumps({"urls": running.urls, "control": running.control_url, "model": running.model})
+                json.dumps(
+                    {
+                        "urls": running.urls,
+                        "addresses": running.addresses,
+                        "control": running.control_url,
+                        "model": running.model,
+                    }
+                )
             )
             partial.replace(ready_file)
 
     try:
-        main_loop(topology, engine, host, port, speed, on_ready=ready)
+        main_loop(topology, engine, host, port, speed, connector=connector, on_ready=ready)
     except (ValueError, PortInUse) as error:
         fail(str(error.strerror if isinstance(error, PortInUse) else error))
 
@@ -85,6 +101,8 @@ def serve(
     prefill: Prefill = None,
     decode: Decode = None,
     replica: Replica = None,
+    connector: ConnectorOption = None,
+    connector_address: ConnectorAddress = None,
     slo: SloOption = None,
     table: Table = None,
     pin_x: PinX = None,
@@ -95,7 +113,22 @@ def serve(
     source: Source = None,
 ) -> None:
     """Router and controller in front of a vLLM fleet."""
-    settings = _settings(config, prefill, decode, replica, slo, table, pin_x, host, port, admin_port, state_dir, source)
+    settings = _settings(
+        config,
+        prefill,
+        decode,
+        replica,
+        connector,
+        connector_address,
+        slo,
+        table,
+        pin_x,
+        host,
+        port,
+        admin_port,
+        state_dir,
+        source,
+    )
     set_up_logging("serve")
     try:
         if settings.model == "*":
@@ -165,6 +198,8 @@ def _settings(
     prefill: list[str] | None,
     decode: list[str] | None,
     replica: list[str] | None,
+    connector: str | None,
+    connector_address: list[str] | None,
     slo: Path | None,
     table: list[Path] | None,
     pin_x: str | None,
@@ -180,6 +215,8 @@ def _settings(
             "prefill": tuple(prefill) if prefill else None,
             "decode": tuple(decode) if decode else None,
             "replica": tuple(replica) if replica else None,
+            "connector": connector,
+            "connector_addresses": tuple(map(_pair, connector_address)) if connector_address else None,
             "tables": tuple(str(path.resolve()) for path in table) if table else None,
             "slos": load_slo_file(slo).slos if slo is not None else None,
             "pin_x": None if pin_x is None else _share(pin_x),
@@ -212,6 +249,13 @@ def _of_process(config: Path | None, settings_file: Path | None) -> Settings:
         fail("\n".join(str(problem) for problem in error.problems))
     except ValueError as error:
         fail(str(error))
+
+
+def _pair(text: str) -> tuple[str, str]:
+    url, equals, address = text.partition("=")
+    if not equals or not address:
+        fail(f"--connector-address {text!r}: write ENGINE_URL=ADDRESS, e.g. http://10.0.0.1:8100=10.0.0.1:21001")
+    return url, address
 
 
 def _share(text: str) -> float:
@@ -248,6 +292,8 @@ def _print(settings: Settings) -> None:
         "prefill": ", ".join(settings.prefill) or "none",
         "decode": ", ".join(settings.decode) or "none",
         "replicas": ", ".join(settings.replica) or "none",
+        "hand-over": settings.connector
+        + "".join(f", {url} at {address}" for url, address in settings.addresses().items()),
         "SLOs": ", ".join(f"{slo.name} ({slo.objective:.4g} {slo.signal.value})" for slo in settings.slos)
         or "none declared",
         "control": f"{settings.law}, start price {settings.price:g}, signal {settings.signal}"

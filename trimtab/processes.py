@@ -54,6 +54,7 @@ def read_settings(path: Path) -> Settings:
         )
         for name in ("prefill", "decode", "replica", "tables"):
             values[name] = tuple(values[name])
+        values["connector_addresses"] = tuple((url, address) for url, address in values["connector_addresses"])
         return Settings(**values)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise StartError(f"{path}: not the settings of an installation ({type(error).__name__})") from None

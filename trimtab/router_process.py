@@ -15,14 +15,14 @@ from prometheus_client import CollectorRegistry
 
 from router.app import create_app
 from router.clock import Clock
-from router.connectors import CONNECTORS
+from router.connectors import ADDRESSES, CONNECTORS
 from router.connectors.protocol import ConnectorOptions
 from router.conversations import Conversations
 from router.core import RouterCore
 from router.current import Current
 from router.dispatch import Dispatcher, DispatchOptions
 from router.metrics import RouterMetrics
-from router.nodes import NodeWatch, endpoints
+from router.nodes import NodeWatch, endpoints, hand_over_addresses
 from router.outbox import LastPublication, Outbox, TableCache
 from router.policy import Publication
 from router.recognition import Recogniser, Recognition
@@ -47,11 +47,14 @@ async def run_router(settings: Settings, name: str = "router-0") -> None:
     last = LastPublication(folder, cache)
     current = Current(_first_publication(settings, cache, last))
     upstream = Upstream(Timeouts(settings.connect_timeout_s, settings.first_byte_timeout_s, settings.gap_timeout_s))
-    watch = NodeWatch(endpoints(settings.prefill, settings.decode, settings.replica), upstream)
+    nodes = endpoints(settings.prefill, settings.decode, settings.replica, settings.addresses())
+    watch = NodeWatch(nodes, upstream, ADDRESSES.get(settings.connector))
     core = RouterCore(
         current,
         watch.nodes(),
-        CONNECTORS[settings.connector](ConnectorOptions(lease_s=settings.lease_s)),
+        CONNECTORS[settings.connector](
+            ConnectorOptions(lease_s=settings.lease_s, addresses=hand_over_addresses(nodes))
+        ),
         settings.slos,
         start_s=clock.now_s(),
         conversations=Conversations(idle_s=settings.idle_s),

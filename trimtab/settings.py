@@ -10,7 +10,8 @@ environment > file.
       llama-3.1-70b:
         prefill: [http://127.0.0.1:8100]
         decode: [http://127.0.0.1:8200, http://127.0.0.1:8201]
-        connector: nixl
+        connector: nixl                   # or mooncake, p2p_nccl
+        connector_addresses: {}           # engine URL: where it hands over; not for nixl
         lease: 30s
         table: [tables/mine.json]         # beside those that ship with Trimtab
     slos: [...]                           # as in an SLO file; or slo_file: slo.yaml
@@ -36,6 +37,7 @@ from router.connectors import CONNECTORS
 from router.connectors.protocol import ConnectorOptions
 from router.policy import MODES
 from router.recognition import Recognition
+from router.turn import Role
 from slos import phrases
 from slos.document import compose
 from slos.files import load_slo_file
@@ -43,6 +45,8 @@ from slos.nodes import Spot, fields, items, scalar
 from slos.objective import Slo
 from slos.problem import Problems, SpecError, did_you_mean
 from slos.spec import read_slos
+
+from .addresses import hand_over_addresses
 
 LEASE_MARGIN_S = ConnectorOptions().margin_s
 SIGNALS = ("router", "engine")
@@ -57,6 +61,8 @@ class Settings:
     decode: tuple[str, ...] = ()
     replica: tuple[str, ...] = ()
     connector: str = "nixl"
+    connector_addresses: tuple[tuple[str, str], ...] = ()
+    """(engine URL, address) as given; `addresses` has those that follow from URLs too."""
     lease_s: float = 30.0
     tables: tuple[str, ...] = ()
     host: str = "127.0.0.1"
@@ -96,11 +102,20 @@ class Settings:
             raise ValueError(
                 f"models.{self.model}.lease must be longer than {LEASE_MARGIN_S:g}s, as kv_lease_duration is"
             )
+        if self.connector not in CONNECTORS:
+            raise ValueError(f"connector {self.connector!r} is not known; write one of {', '.join(CONNECTORS)}")
+        self.addresses()
         if not 0 < self.price < float("inf"):
             raise ValueError(f"control.price must be positive, got {self.price}")
         if self.pin_x is not None and not 0 <= self.pin_x <= 1:
             raise ValueError(f"--pin-x is a share, 0..1 (or x0, x1), got {self.pin_x}")
         return replace(self, state_dir=self.state_dir or str(default_state_dir(self.port)))
+
+    def addresses(self) -> dict[str, str]:
+        """Where nodes hand over, by URL. Raises ValueError."""
+        nodes = {Role.PREFILL: self.prefill, Role.DECODE: self.decode, Role.REPLICA: self.replica}
+        where = f"models.{self.model}.connector_addresses"
+        return hand_over_addresses(self.connector, nodes, self.connector_addresses, where)
 
 
 def check_addresses(**pools: tuple[str, ...]) -> None:
@@ -224,7 +239,7 @@ class _Reader:
             spot.complain("E104", "one model per installation in this version", "run one Trimtab per model")
         name, pool = next(iter(found.items()))
         self._values["model"] = name
-        keys = ("prefill", "decode", "replica", "connector", "lease", "table")
+        keys = ("prefill", "decode", "replica", "connector", "connector_addresses", "lease", "table")
         inside = fields(pool, keys) or {}
         for role in ("prefill", "decode", "replica"):
             if role in inside:
@@ -232,6 +247,8 @@ class _Reader:
                 self._values[role] = tuple(url for url in urls if url is not None)
         if "connector" in inside:
             self._choice(inside["connector"], "connector", tuple(CONNECTORS))
+        if "connector_addresses" in inside:
+            self._pairs(inside["connector_addresses"], "connector_addresses", "http://127.0.0.1:8100", "10.0.0.1:21001")
         if "lease" in inside:
             self._duration(inside["lease"], "lease_s", "30s")
         if "table" in inside:
@@ -287,6 +304,14 @@ class _Reader:
         for key, name in durations.items():
             if key in found:
                 self._duration(found[key], name, "60s")
+
+    def _pairs(self, spot: Spot, name: str, key: str, example: str) -> None:
+        """A mapping whose keys are the operator's."""
+        listed = spot.node.value if isinstance(spot.node.value, list) else []
+        names = [str(pair[0].value) for pair in listed if isinstance(pair, tuple) and hasattr(pair[0], "value")]
+        found = fields(spot, names or (key,)) or {}
+        texts = {url: scalar(value, example) for url, value in found.items()}
+        self._values[name] = tuple((url, text) for url, text in texts.items() if text is not None)
 
     def _text(self, spot: Spot, name: str, example: str) -> None:
         text = scalar(spot, example)

@@ -1,5 +1,7 @@
 """Fleet, router core and controller together in virtual time: the production code on emulated engines.
 
+Any connector that the emulator speaks can hand over.
+
 This module is what `router.dispatch` is to sockets: it accepts turns, drives handshakes, relays what the
 engines say, and calls the tick. People and tools think, then send the next turn; a turn that fails ends its
 conversation.
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from types import MappingProxyType
 
@@ -74,7 +76,14 @@ class _Talk:
     keeps_place: bool = False
     """Its next turn follows at once and takes the place of the last in the client."""
     flight: Flight | None = None
-    call: Call | None = None
+    calls: list[Call] = field(default_factory=list)
+    """Requests of the turn under way."""
+
+    def hang_up(self) -> None:
+        """What is still on its way is of no use any more."""
+        for call in self.calls:
+            call.abort()
+        self.calls = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +122,10 @@ class Simulation:
         client: Client = EAGER,
         profiles: Mapping[str, EngineProfile] = MappingProxyType({}),
         append_x: float = 1.0,
+        connector: str = "nixl",
     ) -> None:
         self.events = Events()
-        self.fleet = Fleet(topology, profile, self.events, profiles)
+        self.fleet = Fleet(topology, profile, self.events, profiles=profiles, connector=connector)
         self.records: list[TurnRecord] = []
         self.ticks: list[TickView] = []
         self.refused_s: list[tuple[float, int]] = []
@@ -139,7 +149,11 @@ class Simulation:
                 for name, role in self.fleet.roles.items()
                 for own in (self.fleet.engines[name].profile,)
             ],
-            CONNECTORS["nixl"](ConnectorOptions(lease_s=profile.lease_s, block_tokens=profile.block_tokens)),
+            CONNECTORS[connector](
+                ConnectorOptions(
+                    lease_s=profile.lease_s, block_tokens=profile.block_tokens, addresses=self._addresses()
+                )
+            ),
             slos,
             decider=decider,
         )
@@ -154,6 +168,8 @@ class Simulation:
         self._unseen: list[TurnRecord] | None = None
         """What the controller has not been told while its metrics are out."""
         self._sent = 0
+        for name in self.fleet.engines:
+            self._introduce(name)
 
     def run(self, plans: Iterable[ConversationPlan], phases: Sequence[Phase], faults: Iterable[Fault] = ()) -> None:
         """Run to the end of the last phase."""
@@ -206,6 +222,7 @@ class Simulation:
     def revive(self, node: str) -> None:
         """The node is back, empty."""
         self.fleet.revive(node)
+        self._introduce(node)
         self.core.node_up(NodeId(node))
 
     def _plan_fault(self, fault: Fault) -> None:
@@ -235,6 +252,14 @@ class Simulation:
         for record in unseen:
             self.tallies[record.model].fold(record)
 
+    def _addresses(self) -> dict[NodeId, str]:
+        hand_over = self.fleet.hand_over
+        return {} if hand_over is None else {NodeId(name): hand_over.address(name) for name in self.fleet.engines}
+
+    def _introduce(self, node: str) -> None:
+        if self.fleet.hand_over is not None:
+            self.core.nodes[NodeId(node)].engine_id = self.fleet.hand_over.engine_id(node)
+
     # -- one turn ------------------------------------------------------------------------------------------------------
 
     def _ready(self, talk: _Talk) -> None:
@@ -260,8 +285,6 @@ class Simulation:
             self._line.remove(talk)
             self._ended(talk)
             return
-        if talk.call is not None:
-            talk.call.abort()
         flight = talk.flight
         flight.leg = None
         self._close(talk, self.core.end(flight, self.events.now_s, Outcome.TIMED_OUT))
@@ -269,7 +292,8 @@ class Simulation:
 
     def _close(self, talk: _Talk, record: TurnRecord | None) -> None:
         """The turn is over: somebody else may have its place, unless the conversation's own next turn keeps it."""
-        talk.flight = talk.call = None
+        talk.flight = None
+        talk.hang_up()
         if not talk.keeps_place:
             self._in_flight -= 1
             if self._line:
@@ -313,47 +337,54 @@ class Simulation:
         self._go(talk, flight, lambda: self.core.next_leg(flight, None, now))
 
     def _go(self, talk: _Talk, flight: Flight, next_leg: Callable[[], Leg]) -> None:
-        """Send the next leg, or end the turn if there is none to send."""
+        """Send the next leg and what goes beside it, or end the turn if there is none to send."""
+        before = flight.leg
         try:
             leg = next_leg()
         except NoNode:
             self._fail(talk, flight)
             return
+        if leg is before:  # the prefill beside it is done
+            return
+        talk.hang_up()
+        talk.calls = [self._call(talk, flight, leg, part) for part in (leg, leg.beside) if part is not None]
+
+    def _call(self, talk: _Talk, flight: Flight, leg: Leg, part: Leg) -> Call:
         plan = talk.plan.turns[talk.next_turn]
         prompt = ((talk.plan.name, talk.context_tokens + plan.new_tokens),)
-        request = Request(flight.turn.request_id, prompt, plan.output_tokens, leg.kv_transfer_params)
-        if leg.purpose is Purpose.PREFILL:
-            talk.call = self.fleet.call(
-                leg.node,
+        name = part.request_id or flight.turn.request_id
+        request = Request(name, prompt, plan.output_tokens, part.kv_transfer_params)
+        if part.purpose is Purpose.PREFILL:
+            return self.fleet.call(
+                part.node,
                 request,
                 None,
                 lambda at_s, reply: self._prefilled(talk, flight, leg, reply),
-                lambda at_s, status: self._leg_failed(talk, flight, leg),
+                lambda at_s, status: self._leg_failed(talk, flight, leg, part),
             )
-        else:
-            talk.call = self.fleet.call(
-                leg.node,
-                request,
-                lambda at_s: self.events.at(at_s, self._first_seen, flight, leg),
-                lambda at_s, reply: self._answered(talk, flight, at_s, reply),
-                lambda at_s, status: self._leg_failed(talk, flight, leg),
-            )
+        return self.fleet.call(
+            part.node,
+            request,
+            lambda at_s: self.events.at(at_s, self._first_seen, flight, leg),
+            lambda at_s, reply: self._answered(talk, flight, at_s, reply),
+            lambda at_s, status: self._leg_failed(talk, flight, leg, part),
+        )
 
     def _prefilled(self, talk: _Talk, flight: Flight, leg: Leg, reply: Reply) -> None:
-        if flight.leg is not leg:
+        if flight.leg is not leg or not self.core.is_in_flight(flight):
             return
         now = self.events.now_s
-        answer = LegReply(200, reply.prompt_tokens, reply.cached_tokens, reply.kv_transfer_params, now)
+        answer = LegReply(200, reply.prompt_tokens, reply.cached_tokens, reply.kv_transfer_params, now, "length")
         self._go(talk, flight, lambda: self.core.next_leg(flight, answer, now))
 
-    def _leg_failed(self, talk: _Talk, flight: Flight, leg: Leg) -> None:
-        if flight.leg is not leg:
+    def _leg_failed(self, talk: _Talk, flight: Flight, leg: Leg, part: Leg) -> None:
+        if flight.leg is not leg or not self.core.is_in_flight(flight):
             return
         now = self.events.now_s
-        if flight.watch.first_s is not None:
+        if flight.watch.first_s is None:
+            self._go(talk, flight, lambda: self.core.leg_failed(flight, now, part))
+        elif part is leg:
             self._fail(talk, flight)
-            return
-        self._go(talk, flight, lambda: self.core.leg_failed(flight, now))
 
     def _fail(self, talk: _Talk, flight: Flight) -> None:
         self._close(talk, self.core.end(flight, self.events.now_s, Outcome.FAILED))

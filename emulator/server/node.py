@@ -28,6 +28,7 @@ from aiohttp.http import RawRequestMessage
 from ..fleet import Fleet, Role
 from . import doors, errors, nixl
 from .bodies import Ask, Limits, read_chat, read_text
+from .bootstrap import Bootstrap
 from .clock import WallClock
 from .errors import ApiError, Detail
 from .exposition import CONTENT_TYPE, lag_page, page
@@ -88,6 +89,7 @@ class Node:
         self.taint = Taint()
         self.aborted = 0
         self.host, self.port = "", 0
+        self.bootstrap: Bootstrap | None = None
         self._options = options
         self._side_ports = side_ports
         self._limits = Limits(options.model, options.max_model_len, self.block_tokens)
@@ -120,6 +122,19 @@ class Node:
         return f"http://{self.host}:{self.port}"
 
     @property
+    def address(self) -> str:
+        """Where it hands over, if its protocol needs an address for that; else empty."""
+        if self.bootstrap is not None:
+            return self.bootstrap.url
+        if self.fleet.hand_over is None or self.engine_id() or self.role is Role.REPLICA:
+            return ""
+        return self.fleet.hand_over.address(self.name)
+
+    def engine_id(self) -> str:
+        """What its present process calls itself, if its protocol asks; else empty."""
+        return "" if self.fleet.hand_over is None else self.fleet.hand_over.engine_id(self.name)
+
+    @property
     def listening(self) -> bool:
         """Whether its port takes connections."""
         return self._listener is not None
@@ -147,6 +162,8 @@ class Node:
             backlog=1024,
         )
         self.host, self.port = host, self._listener.sockets[0].getsockname()[1]
+        if self.bootstrap is not None:
+            await self.bootstrap.open(host)
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -187,6 +204,8 @@ class Node:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
+        if self.bootstrap is not None:
+            self.bootstrap.close()
 
     def _break_off(self, server: web.Server | None = None) -> None:
         server = server or self._server
@@ -311,6 +330,9 @@ class Node:
     def _hand_over(self, ask: Ask) -> dict[str, object] | None:
         if ask.kv_transfer_params is None:
             return None
+        if self.fleet.hand_over is not None:
+            whole = all(part.script.finish == "length" for part in ask.parts)
+            return dict(ask.kv_transfer_params) if whole or self.role is not Role.PREFILL else None
         profile = self.fleet.profile
         blocks = max(-(-part.rendered.tokens // profile.block_tokens) for part in ask.parts)
         node_blocks = 1 + profile.kv_capacity_tokens // profile.block_tokens

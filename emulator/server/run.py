@@ -4,9 +4,9 @@
     running.urls            {"P0": "http://127.0.0.1:8100", ...}
     await running.close()
 
-Ports count up from `base_port` in the order P, D, R as the notation has them, and the control port is the next; base
-port 0 takes any free ones. `speed` makes the whole fleet that many times faster hardware: what 10 ms of engine time
-were takes 1 ms of a client's.
+Ports count up from `base_port` in the order P, D, R as the notation has them, and the control port is the next; with
+Mooncake the P nodes' bootstrap ports follow. Base port 0 takes any free ones. `speed` makes the whole fleet that many
+times faster hardware: what 10 ms of engine time were takes 1 ms of a client's.
 
 Measured on one core of 2 vCPUs, Python 3.11, the client on the other, ten times the speed: 5,000 chunks/s take 19 %
 of it, 20,000 35 %, 40,000 54 % with a P99 lag below 1 ms; at 60,000 (71 %, P99 3 ms) it says that it is behind. An
@@ -29,6 +29,7 @@ from aiohttp import web
 from ..events import Events
 from ..fleet import Fleet, LoadFailure, Role
 from ..profiles import EngineProfile
+from .bootstrap import Bootstrap
 from .clock import WallClock
 from .control import LOOPBACK, Control
 from .lag import Lag
@@ -69,6 +70,11 @@ class RunningFleet:
         """Where each node listens."""
         return {name: node.url for name, node in self.nodes.items()}
 
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Where nodes hand over, for protocols with addresses of their own."""
+        return {name: node.address for name, node in self.nodes.items() if node.address}
+
     def urls_of(self, role: Role) -> list[str]:
         """The nodes of one role, in order."""
         return [node.url for node in self.nodes.values() if node.role is role]
@@ -104,34 +110,39 @@ async def serve(
     model: str | None = None,
     max_model_len: int | None = None,
     api_key: str | None = None,
+    connector: str = "nixl",
     control_port: int | None = None,
     lag_bound_s: float = LAG_BOUND_S,
     load_failure: LoadFailure = LoadFailure.FAIL,
 ) -> RunningFleet:
     """Start a fleet on the running event loop.
 
-    `model` is the name it serves (default: the profile's); `lag_bound_s` is in engine seconds. Raises ValueError for a
-    topology, speed or context that cannot be, PortInUse.
+    `model` is the name it serves (default: the profile's); `connector` is nixl, mooncake or p2p_nccl; `lag_bound_s` is
+    in engine seconds. Raises ValueError for a topology, speed or context that cannot be, PortInUse.
     """
     limit = max_model_len or min(MAX_MODEL_LEN, profile.kv_capacity_tokens)
     if not 1 < limit <= profile.kv_capacity_tokens:
         raise ValueError(f"max_model_len must be 2 to {profile.kv_capacity_tokens} (the KV memory), got {limit}")
     events = Events()
-    fleet = Fleet(topology, profile, events, load_failure)
+    fleet = Fleet(topology, profile, events, load_failure, connector=connector)
     clock = WallClock(events, speed)
     lag = Lag(lag_bound_s / speed)
     options = Options(model or profile.model, limit, api_key)
     side_ports = {name: SIDE_PORT + number for number, name in enumerate(fleet.engines)}
     nodes = {name: Node(name, fleet, clock, lag, options, side_ports) for name in fleet.engines}
-    fleet.witness = _Counter(nodes)
+    fleet.witness = _Counter(nodes) if connector == "nixl" else _Deaths(nodes)
     running = RunningFleet(topology, options.model, fleet, clock, lag, nodes)
     for name, node in nodes.items():
         Pacer(fleet.engines[name], events, node.step)
     if control_port is None:
         control_port = base_port + len(nodes) if base_port else 0
+    named = [node for node in nodes.values() if node.role is Role.PREFILL and node.engine_id()]
+    for number, node in enumerate(named):
+        node.bootstrap = Bootstrap(node.engine_id, control_port + 1 + number if base_port else 0)
     try:
         for number, node in enumerate(nodes.values()):
-            await _listen(node.open(host, base_port + number if base_port else 0), base_port + number)
+            port = base_port + number if base_port else 0
+            await _listen(node.open(host, port), port, node.bootstrap.port if node.bootstrap is not None else 0)
         running._control = web.Server(Control(running).handle, access_log=None)
         opening = asyncio.get_running_loop().create_server(running._control, LOOPBACK, control_port)
         running._listener = await _listen(opening, control_port)
@@ -152,6 +163,7 @@ def main_loop(
     *,
     model: str | None = None,
     api_key: str | None = None,
+    connector: str = "nixl",
     on_ready: Callable[[RunningFleet], None] = lambda running: None,
 ) -> None:
     """Serve until SIGINT or SIGTERM; `on_ready` is called once all ports listen."""
@@ -160,7 +172,9 @@ def main_loop(
         told = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, told.set)
-        running = await serve(topology, profile, host, base_port, speed, model=model, api_key=api_key)
+        running = await serve(
+            topology, profile, host, base_port, speed, model=model, api_key=api_key, connector=connector
+        )
         gc.freeze()  # what is here now stays; no use in looking at it again in the middle of a stream
         on_ready(running)
         await told.wait()
@@ -169,11 +183,31 @@ def main_loop(
     asyncio.run(run())
 
 
-class _Counter:
-    """Puts what the fleet witnesses into the counters of the node that would count it."""
+class _Deaths:
+    """Tells a node of its engine's death. Transfers are counted for NIXL only."""
 
     def __init__(self, nodes: dict[str, Node]) -> None:
         self._nodes = nodes
+
+    def pulled(self, node: str, tokens: int, took_s: float) -> None:
+        """Not counted."""
+
+    def pull_failed(self, node: str) -> None:
+        """Not counted."""
+
+    def stale_read(self, node: str, owner: str) -> None:
+        """Not counted."""
+
+    def lease_expired(self, owner: str) -> None:
+        """Not counted."""
+
+    def died(self, node: str) -> None:
+        """By a hand-over, or because somebody killed it."""
+        self._nodes[node].engine_died()
+
+
+class _Counter(_Deaths):
+    """Puts what the fleet witnesses into the counters of the node that would count it."""
 
     def pulled(self, node: str, tokens: int, took_s: float) -> None:
         """A transfer, counted by its reader."""
@@ -196,19 +230,16 @@ class _Counter:
         """Counted by its owner."""
         self._nodes[owner].counts.add("nixl_num_kv_expired_reqs_total")
 
-    def died(self, node: str) -> None:
-        """By a hand-over, or because somebody killed it."""
-        self._nodes[node].engine_died()
 
-
-async def _listen(opening: Awaitable[_T], port: int) -> _T:
+async def _listen(opening: Awaitable[_T], *ports: int) -> _T:
     try:
         return await opening
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
+        which = " or ".join(str(port) for port in ports if port)
         raise PortInUse(
-            errno.EADDRINUSE, f"port {port} is in use: stop what listens there, or choose another base port"
+            errno.EADDRINUSE, f"port {which} is in use: stop what listens there, or choose another base port"
         ) from None
 
 

@@ -37,7 +37,7 @@ class NixlConnector:
     options: ConnectorOptions = field(default_factory=ConnectorOptions)
     _passed_on: dict[tuple[object, object], None] = field(default_factory=dict, compare=False, repr=False)
 
-    def handshake(self, turn: Turn, placement: Placement) -> Handshake:
+    def handshake(self, turn: Turn, placement: Placement, attempt: int = 1) -> Handshake:
         """Local: the client's request to D. Transfer: P first, then D with P's object."""
         if placement.prefill is None:
             return Leg(placement.decode, Purpose.DECODE)

@@ -30,7 +30,7 @@ _ROLES = {"P": Role.PREFILL, "D": Role.DECODE, "R": Role.REPLICA}
 class TwoLegs:
     """The least that a connector can be: P, then D within the lease; anything but a 200 from P must not reach D."""
 
-    def handshake(self, turn: Turn, placement: Placement) -> Handshake:
+    def handshake(self, turn: Turn, placement: Placement, attempt: int = 1) -> Handshake:
         if placement.prefill is None:
             return Leg(placement.decode, Purpose.DECODE)
         leg = Leg(placement.prefill, Purpose.PREFILL)

@@ -239,14 +239,30 @@ def test_a_reply_that_comes_too_late_for_its_lease_is_planned_again_on_any_p():
     assert run.reply(flight, age_s=LEASE_S).purpose is Purpose.DECODE
 
 
-def test_after_so_many_attempts_a_turn_is_given_up():
+def test_a_turn_whose_lease_always_runs_out_goes_local_on_its_last_attempt():
     run = fleet("P0 D0")
     flight = run.start()
     run.now_s = 60.0
+    for _ in range(MAX_ATTEMPTS - 2):
+        assert run.reply(flight, age_s=50.0).purpose is Purpose.PREFILL
+    leg = run.reply(flight, age_s=50.0)
+    assert (leg.purpose, leg.node, flight.attempts) == (Purpose.DECODE, D0, MAX_ATTEMPTS)
+    assert (flight.decision.route, flight.decision.reason) == (LOCAL, Reason.PREFILL_FAILED)
+    assert run.load(P0) == NOTHING
+    record = run.finish(flight)
+    assert (record.outcome, record.placement.realised) == (Outcome.COMPLETED, LOCAL)
+    assert all(run.load(node) == NOTHING for node in run.core.nodes)
+
+
+def test_after_so_many_attempts_a_turn_is_given_up():
+    run = fleet("P0 D0 D1 D2 D3 D4")
+    flight = run.start()
     for _ in range(MAX_ATTEMPTS - 1):
-        run.reply(flight, age_s=50.0)
+        run.to_decode(flight)
+        run.fail(flight)
+    assert flight.sent.purpose is Purpose.DECODE, "the last one needs no P"
     with pytest.raises(NoNode, match=f"gave up after {MAX_ATTEMPTS} attempts"):
-        run.reply(flight, age_s=50.0)
+        run.fail(flight)
     record = run.core.end(flight, run.now_s, Outcome.FAILED)
     assert record.attempts == MAX_ATTEMPTS
     assert all(run.load(node) == NOTHING for node in run.core.nodes)

@@ -14,7 +14,7 @@ import uvloop
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
-LIMIT_S = 20
+LIMIT_S = 60
 
 
 def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:

@@ -38,6 +38,8 @@ class FakeEngine:
     """Requests whose connection was closed before their answer was out."""
     running: int = 0
     healthy: bool = True
+    engine_id: str = "engine"
+    """What it says at /query, as a Mooncake bootstrap server does; empty: 404."""
     metrics: str = 'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="25000"} 1.0\n'
     port: int = 0
     _runner: web.AppRunner | None = None
@@ -58,6 +60,7 @@ class FakeEngine:
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/query", self._query)
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port)
@@ -77,6 +80,11 @@ class FakeEngine:
 
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": self.name}]})
+
+    async def _query(self, request: web.Request) -> web.Response:
+        if not self.engine_id:
+            return web.Response(status=404)
+        return web.json_response({"0": {"engine_id": self.engine_id, "worker_addr": {"0": {"0": "tcp://x:1"}}}})
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()

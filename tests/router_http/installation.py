@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -15,13 +15,13 @@ from uvicorn.server import ServerState
 
 from router.app import create_app
 from router.clock import Clock
-from router.connectors import CONNECTORS
+from router.connectors import ADDRESSES, CONNECTORS
 from router.connectors.protocol import ConnectorOptions
 from router.core import RouterCore
 from router.current import Current
 from router.dispatch import Dispatcher, DispatchOptions
 from router.metrics import RouterMetrics
-from router.nodes import NodeWatch, endpoints
+from router.nodes import NodeWatch, endpoints, hand_over_addresses
 from router.policy import Policy, Publication, Weights
 from router.recognition import Recogniser, Recognition
 from router.record import TurnRecord
@@ -89,20 +89,24 @@ async def installation(
     options: DispatchOptions | None = None,
     rule: Recognition = Recognition.CHAIN,
     lease_s: float = 30.0,
+    connector: str = "nixl",
+    addresses: Mapping[str, str] | None = None,
     start_engines: bool = True,
     clock: Clock | None = None,
 ) -> AsyncIterator[Installation]:
-    """Engines and a router in front of them."""
+    """Engines and a router in front of them. `start_engines` off: the engines' life is the caller's."""
     engines = [*prefill, *decode, *replica]
     if start_engines:
         for engine in engines:
             await engine.start()
     upstream = Upstream(timeouts or Timeouts(1.0, 5.0, 5.0))
-    watch = NodeWatch(endpoints(*([e.url for e in role] for role in (prefill, decode, replica))), upstream)
+    urls = [[engine.url for engine in role] for role in (prefill, decode, replica)]
+    nodes = endpoints(urls[0], urls[1], urls[2], addresses or {})
+    watch = NodeWatch(nodes, upstream, ADDRESSES.get(connector))
     clock = clock or Clock()
     current = Current(Publication(1, {"main": policy or Policy(1, {}, Weights(1, 1), pin_x=pin_x)}))
-    connector = CONNECTORS["nixl"](ConnectorOptions(lease_s=lease_s))
-    core = RouterCore(current, watch.nodes(), connector, slos, start_s=clock.now_s())
+    hand_over = ConnectorOptions(lease_s=lease_s, addresses=hand_over_addresses(nodes))
+    core = RouterCore(current, watch.nodes(), CONNECTORS[connector](hand_over), slos, start_s=clock.now_s())
     watch.attach(core)
     records: list[TurnRecord] = []
     registry = CollectorRegistry()
@@ -146,5 +150,5 @@ async def installation(
         if server.tasks:
             await asyncio.wait(server.tasks, timeout=2.0)
         await upstream.close()
-        for engine in engines:
+        for engine in engines if start_engines else ():
             await engine.stop()

@@ -128,7 +128,7 @@ def test_p_is_asked_for_one_token_and_for_nothing_that_needs_more():
         '"min_tokens":20,"n":1,"best_of":1,"logprobs":true,"top_logprobs":5,"response_format":{"type":"json_object"},'
         '"structured_outputs":{"regex":"a+"},"guided_json":{},"guided_regex":"a","guided_choice":["a"],'
         '"guided_grammar":"g","temperature": 0.70,"tools":[ {"type":"function"} ],"chat_template_kwargs":{ "x":1 },'
-        '"cache_salt":"s","stop":["a"],"seed":7'
+        '"cache_salt":"s","stop":["a"],"stop_token_ids":[7],"ignore_eos":false,"seed":7'
     )
     body = raw(prefill_body(chat(more), HANDLE))
     assert json.loads(body.pop("kv_transfer_params")) == HANDLE
@@ -138,11 +138,11 @@ def test_p_is_asked_for_one_token_and_for_nothing_that_needs_more():
         "stream": b"false",
         "max_tokens": b"1",
         "max_completion_tokens": b"1",
+        "ignore_eos": b"true",
         "temperature": b"0.70",
         "tools": b'[ {"type":"function"} ]',
         "chat_template_kwargs": b'{ "x":1 }',
         "cache_salt": b'"s"',
-        "stop": b'["a"]',
         "seed": b"7",
     }
 

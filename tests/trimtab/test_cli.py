@@ -351,3 +351,15 @@ def test_a_live_calibration_takes_its_nodes_from_a_trimtab_yaml(tmp_path):
     config.write_text("version: 1\nmodels: {m: {prefill: ['http://127.0.0.1:1'], decode: ['http://127.0.0.1:2']}}\n")
     said = refused("calibrate", "--live", "--config", config, "--prefill", "http://127.0.0.1:3", "--out", "t.json")
     assert "P0 (http://127.0.0.1:3)" in said and "D0 (http://127.0.0.1:2)" in said
+
+
+# -- connectors --------------------------------------------------------------------------------------------------------
+
+
+def test_flags_name_the_connector_and_its_addresses_and_a_mistake_is_told():
+    nodes = ("serve", "--prefill", "http://127.0.0.1:1", "--decode", "http://127.0.0.1:2", "--connector")
+    assert "write ENGINE_URL=ADDRESS" in refused(*nodes, "p2p_nccl", "--connector-address", "http://127.0.0.1:1")
+    told = refused(*nodes, "p2p_nccl", "--connector-address", "http://127.0.0.1:1=127.0.0.1:21001")
+    assert "lacks decode node" in told and "http://127.0.0.1:2" in told
+    assert "'nixle' is not known" in refused(*nodes, "nixle")
+    assert "unknown connector 'nixle'" in refused("emulate", "1P_1D", "--connector", "nixle")

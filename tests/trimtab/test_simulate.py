@@ -15,6 +15,7 @@ from controller.laws.protocol import Action
 from controller.tick import TICK_S
 from emulator.profiles import LLAMA_3_1_70B_H100_TP4
 from emulator.workload import AGENT, RAG, ConversationPlan, Phase, TurnPlan, conversations
+from router.connectors import CONNECTORS
 from router.core import Decider, Flight
 from router.decision import Decision, decide
 from router.features import TurnFeatures
@@ -42,9 +43,10 @@ def made(
     law: str | None = None,
     slos: Sequence[Slo] = SLOS,
     decider: Decider = decide,
+    connector: str = "nixl",
 ) -> Simulation:
     moving = None if law is None else LAWS[law]()
-    return Simulation(PROFILE, topology, policy, slos, seed=seed, law=moving, decider=decider)
+    return Simulation(PROFILE, topology, policy, slos, seed=seed, law=moving, decider=decider, connector=connector)
 
 
 def plans(*phases: Phase, seed: int = 0) -> list[ConversationPlan]:
@@ -162,6 +164,26 @@ def test_when_a_prefill_node_dies_every_turn_is_still_answered():
     assert used == {None, "P0"}
     assert "P1" in {r.placement.prefill for r in simulation.records if r.accepted_s > 120.0}
     assert any(r.attempts == 2 and r.decision.reason is Reason.PREFILL_FAILED for r in simulation.records)
+    assert_at_rest(simulation)
+
+
+@pytest.mark.parametrize("connector", sorted(CONNECTORS))
+def test_every_connector_carries_the_traffic_through_deaths_of_p_and_d(connector):
+    calm, out = Phase("agents", 40.0, ((AGENT, 0.6),)), Phase("one P out", 30.0, ((AGENT, 0.5),), out=("P1",))
+    simulation = made(Policy(1, {}, Weights(1, 1), pin_x=0.3), connector=connector)
+    simulation.start(plans(calm, out, calm), (calm, out, calm))
+    simulation.events.at(20.0, simulation.kill, "D1")
+    simulation.events.at(30.0, simulation.revive, "D1")
+    simulation.advance(LONG_AFTER_S)
+    records = simulation.records
+    transferred = [r for r in records if r.outcome is Outcome.COMPLETED and r.placement.prefill is not None]
+    assert len(transferred) > 100 and any(r.went_local for r in records if r.turn > 1)
+    assert {r.placement.prefill for r in transferred if r.accepted_s > 75.0} == {"P0", "P1"}
+    # Only a turn that had its first token when D died may fail.
+    lost = [r for r in records if r.outcome is not Outcome.COMPLETED]
+    assert all(r.outcome is Outcome.FAILED and r.ttft_s is not None and r.ended_s == 20.0 for r in lost)
+    assert any(r.attempts > 1 for r in records) and not simulation.refused_s
+    assert simulation.fleet.transferred_tokens > 0
     assert_at_rest(simulation)
 
 
