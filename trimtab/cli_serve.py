@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from emulator.fleet import LoadFailure
 from emulator.profiles import PROFILES
 from router.artefact import ArtefactError
 from router.connectors import CONNECTORS
@@ -58,6 +59,9 @@ def emulate(
     speed: Annotated[float, typer.Option(help="Engine seconds per second.")] = 1.0,
     profile: cli_fit.Profile = None,
     connector: Annotated[str, typer.Option(help="Hand-over protocol: nixl, mooncake or p2p_nccl.")] = "nixl",
+    kv_load_failure_policy: Annotated[
+        LoadFailure, typer.Option(help="What D does with a request whose KV it could not read, as vLLM's.")
+    ] = LoadFailure.FAIL,
     ready_file: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Emulated vLLM servers, one port a node: no GPU, the latencies of the profile."""
@@ -91,7 +95,16 @@ def emulate(
             partial.replace(ready_file)
 
     try:
-        main_loop(topology, engine, host, port, speed, connector=connector, on_ready=ready)
+        main_loop(
+            topology,
+            engine,
+            host,
+            port,
+            speed,
+            connector=connector,
+            load_failure=kv_load_failure_policy,
+            on_ready=ready,
+        )
     except (ValueError, PortInUse) as error:
         fail(str(error.strerror if isinstance(error, PortInUse) else error))
 

@@ -164,6 +164,7 @@ def main_loop(
     model: str | None = None,
     api_key: str | None = None,
     connector: str = "nixl",
+    load_failure: LoadFailure = LoadFailure.FAIL,
     on_ready: Callable[[RunningFleet], None] = lambda running: None,
 ) -> None:
     """Serve until SIGINT or SIGTERM; `on_ready` is called once all ports listen."""
@@ -173,7 +174,15 @@ def main_loop(
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, told.set)
         running = await serve(
-            topology, profile, host, base_port, speed, model=model, api_key=api_key, connector=connector
+            topology,
+            profile,
+            host,
+            base_port,
+            speed,
+            model=model,
+            api_key=api_key,
+            connector=connector,
+            load_failure=load_failure,
         )
         gc.freeze()  # what is here now stays; no use in looking at it again in the middle of a stream
         on_ready(running)

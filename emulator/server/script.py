@@ -27,6 +27,8 @@ class Script:
     tool: str | None = None
     skipped: int = 0
     """Characters that the model makes before the first of `text`: the name of a tool, and a bracket."""
+    words: bool = True
+    """Made of words of four letters each, which stand in JSON as they are."""
 
     def pieces(self) -> list[str | None]:
         """What each token adds to the stream; None: nothing that a client would see yet."""
@@ -85,8 +87,9 @@ def structured(voice: str, text: str, max_tokens: int | None, room: int) -> Scri
     whole = count(text)
     tokens = min(whole, room, whole if max_tokens is None else max_tokens)
     if tokens < whole:
-        return Script(voice, tokens, text.encode()[: tokens * BYTES_PER_TOKEN].decode(errors="ignore"), "length")
-    return Script(voice, tokens, text, "stop")
+        cut = text.encode()[: tokens * BYTES_PER_TOKEN].decode(errors="ignore")
+        return Script(voice, tokens, cut, "length", words=False)
+    return Script(voice, tokens, text, "stop", words=False)
 
 
 def tool_script(voice: str, tool: Mapping[str, object], max_tokens: int | None, room: int, named: bool) -> Script:

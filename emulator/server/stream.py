@@ -70,7 +70,7 @@ class Teller:
         extras = envelope.extras
         self._tokens = tokens_of(script.text, script.tokens) if extras.of_tokens else []
         self._echo = part.prelude.text or "" if not envelope.chat else ""
-        self._plain = script.tool is None and not usage_each and not extras.of_tokens
+        self._plain = script.words and script.tool is None and not usage_each and not extras.of_tokens
         head, tail = stream.frame(self._event(0, _PROBE)).split(_PROBE.encode(), 1) if self._plain else (b"", b"")
         self._head, self._tail = head, tail
 
