@@ -1,8 +1,9 @@
-"""What a client may want beside the text: token ids there and back, log-probabilities, its own prompt, a given shape."""
+"""What a client may want beside the text: token ids there and back, log-probabilities, its prompt, a given shape."""
 
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -68,7 +69,7 @@ async def test_tokenize_counts_as_usage_does_and_detokenize_gives_the_text_back(
 @in_loop
 async def test_log_probabilities_are_of_the_tokens_that_make_the_text_streamed_or_not():
     async with fleet("1D") as client:
-        asked = {"max_tokens": 6, "logprobs": True, "top_logprobs": 3}
+        asked: dict[str, Any] = {"max_tokens": 6, "logprobs": True, "top_logprobs": 3}
         whole = await client.chat("D0", ASK, **asked)
         streamed = await client.chat("D0", ASK, stream=True, **asked)
         plain = await client.chat("D0", ASK, max_tokens=6)
@@ -97,11 +98,12 @@ async def test_an_echo_stands_before_the_answer_with_the_log_probabilities_of_bo
     found = whole.choice["logprobs"]
     assert "".join(found["tokens"]) == whole.content
     assert found["token_logprobs"][0] is None and all(each < 0 for each in found["token_logprobs"][1:])
-    assert [whole.content[at:][: len(token)] for at, token in zip(found["text_offset"], found["tokens"], strict=True)]
+    places = zip(found["text_offset"], found["tokens"], strict=True)
+    assert all(whole.content[at : at + len(token)] == token for at, token in places)
     assert len(whole.choice["prompt_logprobs"]) == whole.usage["prompt_tokens"]
     parts = [event["choices"][0]["logprobs"] for event in streamed.events]
-    assert sum((part["tokens"] for part in parts), []) == found["tokens"]
-    assert sum((part["text_offset"] for part in parts), []) == found["text_offset"]
+    for name in ("tokens", "text_offset"):
+        assert [each for part in parts for each in part[name]] == found[name]
 
 
 @in_loop
@@ -154,9 +156,8 @@ async def test_an_answer_inside_a_raw_prompt_is_found_again_up_to_where_it_was_e
         first = await client.complete("D0", prompt, max_tokens=64)
         asked = first.usage["prompt_tokens"]
         kept = await client.complete("D0", prompt + first.content + " And then?", max_tokens=64)
-        third = await client.complete(
-            "D0", prompt + first.content + " And then?" + kept.content + " End.", max_tokens=1
-        )
+        longer = prompt + first.content + " And then?" + kept.content
+        third = await client.complete("D0", longer + " End.", max_tokens=1)
         edited = await client.complete("D0", prompt + first.content[:80] + "no more", max_tokens=1)
         other = await client.complete("D0", prompt + "Something else. " * 20, max_tokens=1)
     cached = [each.usage["prompt_tokens_details"]["cached_tokens"] for each in (kept, third, edited, other)]
