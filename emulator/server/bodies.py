@@ -51,6 +51,8 @@ class Ask:
     request_id: str | None
     kv_transfer_params: Mapping[str, object] | None
     extras: Extras
+    tools: bool
+    """Whether a call of a tool may be in the answer."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -201,6 +203,7 @@ def _ask(
         request_id=body.request_id,
         kv_transfer_params=body.kv_transfer_params,
         extras=extras,
+        tools=isinstance(body, ChatBody) and bool(body.tools) and body.tool_choice != "none",
     )
 
 

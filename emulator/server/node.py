@@ -32,13 +32,13 @@ from .bootstrap import Bootstrap
 from .clock import WallClock
 from .errors import ApiError, Detail
 from .exposition import CONTENT_TYPE, lag_page, page
-from .http_counts import HttpCounts
 from .lag import Lag
 from .metrics import Counts
 from .replies import Envelope, fingerprint
 from .stream import DONE, Stream
 from .taint import Taint
 from .turn import Turn
+from .web_counts import WebCounts
 
 log = logging.getLogger(__name__)
 
@@ -85,13 +85,13 @@ class Node:
         self.clock = clock
         self.lag = lag
         self.counts = Counts()
-        self.http = HttpCounts()
         self.taint = Taint()
         self.aborted = 0
         self.host, self.port = "", 0
         self.bootstrap: Bootstrap | None = None
         self._options = options
         self._side_ports = side_ports
+        self.web = WebCounts(options.model)
         self._limits = Limits(options.model, options.max_model_len, self.block_tokens)
         self._fingerprint = fingerprint(fleet.profile.name)
         self._next_block = 1
@@ -178,7 +178,7 @@ class Node:
             return
         self._break_off()
         self.counts = Counts()
-        self.http = HttpCounts()
+        self.web = WebCounts(self._options.model)
         self.taint.clear()
         with self.clock:
             self.fleet.revive(self.name)
@@ -239,7 +239,7 @@ class Node:
             response = _json(error.body(), error.status, echoed, error.headers)
         path, took_s = request.path if known else None, time.monotonic() - since_s
         received, sent = request.content_length or 0, response.content_length or 0
-        self.http.answered(path, request.method, response.status, received, sent, took_s)
+        self.web.answered(path, request.method, response.status, received, sent, took_s)
         return response
 
     async def _route(self, request: web.BaseRequest, echoed: str) -> web.StreamResponse:
@@ -296,7 +296,9 @@ class Node:
         turn = Turn(self, ask, base, arrived_s, self._hand_over(ask))
         try:
             if ask.stream:
-                return await self._stream(request, echoed, turn, envelope)
+                response = await self._stream(request, echoed, turn, envelope)
+                self._parsed(ask)
+                return response
             with self.clock:
                 turn.begin()
             await turn.done
@@ -305,8 +307,14 @@ class Node:
                 self.aborted += 1
                 with self.clock:
                     turn.abort()
+        self._parsed(ask)
         answers = [(sequence.part, sequence.script) for sequence in turn.sequences]
         return _json(envelope.whole(answers, turn.usage(), self._handle_for_client(turn)), 200, echoed)
+
+    def _parsed(self, ask: Ask) -> None:
+        if ask.tools:
+            for part in ask.parts:
+                self.web.parsed(ask.stream, part.script.tool is not None)
 
     async def _stream(
         self, request: web.BaseRequest, echoed: str, turn: Turn, envelope: Envelope
@@ -383,7 +391,7 @@ class Node:
         with self.clock:
             self.counts.look(self.fleet.engines[self.name])
         text = page(self.counts, self.role, self._options.model, self.fleet.profile, self._options.max_model_len)
-        text += self.http.page()
+        text += self.web.page()
         text += lag_page(self.lag, self.clock.speed, {"emulator_aborted_requests_total": self.aborted})
         return web.Response(body=text.encode(), headers=_headers(CONTENT_TYPE, echoed))
 

@@ -138,19 +138,19 @@ class Envelope:
         """The chunk without choices at the end."""
         return self._event("", f',"usage":{usage.full()},"system_fingerprint":"{self.fingerprint}"')
 
-    def delta(self, part: Part, script: Script, piece: str, begins_call: bool) -> str:
+    def call_delta(self, part: Part, script: Script) -> str:
+        """What begins a call: its id and name, before any of its arguments."""
+        call = f'{{"id":"{call_id(part)}","type":"function","index":0,"function":{{"name":{json.dumps(script.tool)}}}}}'
+        return f'{{"content":null,"tool_calls":[{call}]}}'
+
+    def delta(self, script: Script, piece: str) -> str:
         """What a token adds, as JSON."""
         text = json.dumps(piece, ensure_ascii=False)
         if not self.chat:
             return text
         if script.tool is None:
             return f'{{"content":{text}}}'
-        if begins_call:
-            call = (
-                f'{{"id":"{call_id(part)}","type":"function","index":0,"function":{{"name":{json.dumps(script.tool)},'
-            )
-            return f'{{"tool_calls":[{call}"arguments":{text}}}}}]}}'
-        return f'{{"tool_calls":[{{"index":0,"function":{{"arguments":{text}}}}}]}}'
+        return f'{{"content":null,"tool_calls":[{{"index":0,"function":{{"arguments":{text}}}}}]}}'
 
     def whole(self, answers: Sequence[tuple[Part, Script]], usage: Usage, handle: Mapping[str, object] | None) -> bytes:
         """The body of an answer that is not streamed."""

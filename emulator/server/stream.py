@@ -76,15 +76,17 @@ class Teller:
 
     def tell(self, token: int, closing: Usage | None) -> None:
         """Token number `token`, from 1; `closing` ends the stream behind it."""
-        piece = self._pieces[token - 1]
-        last = token == self._script.tokens
+        piece, script = self._pieces[token - 1], self._script
+        last = token == script.tokens
         if self._plain and piece is not None and len(piece) == len(_PROBE) and not last and token > 1:
             self._stream.put(b"%b%b%b" % (self._head, piece.encode(), self._tail))
             return
         events = []
         if token == 1:
             events += self._stream.openings(self._usage(0))
-        if piece is not None or last or (token == 1 and self._echo):
+        if script.tool is not None:
+            events += self._call(token, piece)
+        elif piece is not None or last or (token == 1 and self._echo):
             events.append(self._event(token, piece or ""))
         if closing is not None:
             events += [self._envelope.usage(closing)] if self._envelope.include_usage else []
@@ -92,11 +94,24 @@ class Teller:
         if events:
             self._stream.write(*events)
 
+    def _call(self, token: int, piece: str | None) -> list[bytes]:
+        """A call begins with its name, and ends with an empty delta: the token that the model ends it with."""
+        envelope, part, script, usage = self._envelope, self._part, self._script, self._usage(token)
+        events = []
+        if piece is not None and not self._called:
+            self._called = True
+            events.append(envelope.token(part, envelope.call_delta(part, script), usage, token))
+        last = token == script.tokens
+        if piece and not (last and script.finish == "length"):
+            events.append(envelope.token(part, envelope.delta(script, piece), usage, token))
+            piece = None
+        if last:
+            events.append(envelope.last(part, envelope.delta(script, piece) if piece else "{}", script, usage, token))
+        return events
+
     def _event(self, token: int, piece: str) -> bytes:
         part, script = self._part, self._script
-        shown = self._echo + piece if token == 1 else piece
-        delta = self._envelope.delta(part, script, shown, script.tool is not None and not self._called)
-        self._called = token > 0 and script.tool is not None
+        delta = self._envelope.delta(script, self._echo + piece if token == 1 else piece)
         usage = self._usage(token)
         made, tokens = BYTES_PER_TOKEN * (token - 1), self._tokens[max(0, token - 1) : token]
         if token == script.tokens:

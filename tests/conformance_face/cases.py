@@ -21,6 +21,8 @@ CITY = {
     "additionalProperties": False,
 }
 TOOL = {"type": "function", "function": {"name": "look", "parameters": CITY}}
+FINISH = {"8": 100, "2": 90}
+"""Makes the tiny model close what it has opened: its tokens for a quotation mark and for the end."""
 NAMED = {"type": "function", "function": {"name": "look"}}
 
 
@@ -84,9 +86,9 @@ def cases(model: str, max_model_len: int, nonce: int) -> Iterator[Case]:
 
 
 def _dictated(more: Mapping[str, object]) -> bool:
-    """Whether a schema, a choice or a tool says what the answer is, so that its length is its tokenizer's."""
+    """Whether a schema, a choice or a tool says what is said, so that its length is its tokenizer's or template's."""
     shaped = more.get("response_format") not in (None, {"type": "text"}, {"type": "json_object"})
-    return shaped or "structured_outputs" in more or more.get("tool_choice") in ("required", NAMED)
+    return shaped or "structured_outputs" in more or "tools" in more
 
 
 def _exact(prompt: object) -> bool:
@@ -139,6 +141,7 @@ def _tokenizer(model: str) -> Iterator[Case]:
 _JSON = {"Content-Type": "application/json"}
 _USAGE: dict[str, object] = {"stream": True, "stream_options": {"include_usage": True}}
 _EACH: dict[str, object] = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+_CALL: dict[str, object] = {**_USAGE, "tools": [TOOL], "max_tokens": 120, "logit_bias": FINISH}
 _SCHEMA = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}
 
 _GOOD_CHAT: dict[str, dict[str, Any]] = {
@@ -174,8 +177,8 @@ _GOOD_CHAT: dict[str, dict[str, Any]] = {
     "tools, none chosen": {"tools": [TOOL], "tool_choice": "none"},
     "tools left to the model": {"tools": [TOOL]},
     "tools, auto": {"tools": [TOOL], "tool_choice": "auto"},
-    "tool required": {"tools": [TOOL], "tool_choice": "required", "max_tokens": 120},
-    "tool named": {"tools": [TOOL], "tool_choice": NAMED, "max_tokens": 60},
+    "tool required": {"tools": [TOOL], "tool_choice": "required", "max_tokens": 120, "logit_bias": FINISH},
+    "tool named": {"tools": [TOOL], "tool_choice": NAMED, "max_tokens": 120, "logit_bias": FINISH},
     "stream": {"stream": True},
     "stream, usage": _USAGE,
     "stream, usage each": _EACH,
@@ -184,15 +187,15 @@ _GOOD_CHAT: dict[str, dict[str, Any]] = {
     "stream, two choices": {**_USAGE, "n": 2, "temperature": 0.7, "seed": 1},
     "stream, logprobs": {"stream": True, "logprobs": True, "top_logprobs": 2},
     "stream, token ids too": {"stream": True, "return_token_ids": True},
-    "stream, tool named": {**_USAGE, "tools": [TOOL], "tool_choice": NAMED, "max_tokens": 60},
-    "stream, tool required": {**_USAGE, "tools": [TOOL], "tool_choice": "required", "max_tokens": 120},
+    "stream, tool named": {**_CALL, "tool_choice": NAMED},
+    "stream, tool required": {**_CALL, "tool_choice": "required"},
 }
 _GOOD_TEXT: dict[str, dict[str, Any]] = {
     "plain": {},
     "words": {"prompt": "Once upon"},
     "no limit": {"max_tokens": ...},
     "two prompts": {"prompt": ["Once", "Twice"]},
-    "two prompts of ids": {"prompt": [ids(33, 5), ids(20, 6)]},
+    "two prompts of ids": {"prompt": [ids(30, 5), ids(20, 6)]},
     "two choices": {"n": 2, "temperature": 0.7, "seed": 1},
     "echo": {"echo": True},
     "echo of words": {"echo": True, "prompt": "Once"},
@@ -209,7 +212,7 @@ _GOOD_TEXT: dict[str, dict[str, Any]] = {
     "stream, usage each": _EACH,
     "stream, echo": {**_USAGE, "echo": True},
     "stream, logprobs": {"stream": True, "logprobs": 1},
-    "stream, two prompts": {**_USAGE, "prompt": [ids(33, 5), ids(20, 6)]},
+    "stream, two prompts": {**_USAGE, "prompt": [ids(30, 5), ids(20, 6)]},
 }
 _BAD_BOTH: dict[str, dict[str, Any]] = {
     "max_tokens 0": {"max_tokens": 0},

@@ -89,10 +89,10 @@ class Engine:
             record["events"] = normal.events(text, exact=exact)
         elif kind.startswith("application/json") and text:
             record["body"] = normal.body(json.loads(text), exact=exact)
-            if not counted:
-                normal.uncounted(record["body"])
         else:
             record["text"] = "<page>" if len(text) > 200 else text
+        if not counted:
+            normal.uncounted(record.get("events", record.get("body")))
         return Reply(reply.status, text, record)
 
     async def leave(self, path: str, body: object, *, events: int) -> int:

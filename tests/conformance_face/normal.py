@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 _TEXTS = frozenset({"content", "text", "token", "decoded_token", "arguments", "reasoning", "prompt_text"})
@@ -18,6 +19,7 @@ _PROMPT_COUNTS = frozenset({"prompt_tokens", "total_tokens", "remote_num_tokens"
 _HEX = re.compile(r"\b(chatcmpl-tool-|chatcmpl-|cmpl-|modelperm-|call_|vllm-[0-9.]+-)([0-9a-f]{8,})\b")
 _PLAIN_HEX = re.compile(r"\b[0-9a-f]{32}\b|(?<=-)[0-9a-f]{8}\b")
 _LONG_NUMBER = re.compile(r"\d{2,}")
+_MESSAGE_CHARS = 300
 HEADERS = frozenset({"content-type", "server", "vary", "allow", "x-request-id", "cache-control"})
 
 
@@ -83,14 +85,17 @@ def _string(value: str, key: str) -> str:
 
 
 def uncounted(found: Any) -> None:
-    """Leave out how long the answer is."""
-    if isinstance(found, dict) and isinstance(found.get("usage"), dict):
-        found["usage"] |= dict.fromkeys(("completion_tokens", "total_tokens"), "<count>")
+    """Leave out how long prompt and answer are."""
+    for each in found if isinstance(found, list) else [found]:
+        usage = each.get("usage") if isinstance(each, dict) else None
+        if isinstance(usage, dict):
+            usage |= dict.fromkeys(("completion_tokens", "total_tokens"), "<count>")
+            usage.get("prompt_tokens_details", {})["cached_tokens"] = "<count>"
 
 
 def message(text: str) -> str:
-    """An error's words; numbers of two digits and more are the installation's."""
-    return _LONG_NUMBER.sub("<n>", text)
+    """An error's words, as far as a reader would read; numbers of two digits and more are the installation's."""
+    return _LONG_NUMBER.sub("<n>", text)[:_MESSAGE_CHARS]
 
 
 def headers(given: Mapping[str, str]) -> dict[str, str]:
@@ -112,7 +117,13 @@ def events(raw: str, *, exact: bool) -> list[Any]:
         event = "[DONE]" if data == "[DONE]" else _event(json.loads(data), exact)
         if event not in made:
             made.append(event)
-    return made
+    return sorted(made, key=_choice)
+
+
+def _choice(event: Any) -> float:
+    """Choices one after the other: which of two is further is chance."""
+    choices = event.get("choices") if isinstance(event, dict) else None
+    return choices[0]["index"] if choices else inf
 
 
 def _event(event: Any, exact: bool) -> Any:

@@ -33,6 +33,11 @@ def facts(text: str) -> dict[str, dict[str, Any]]:
                 values = fact.setdefault("values", {}).setdefault(label, [])
                 if value not in values:
                     values.append(value)
+    for name in [name for name in found if name.endswith("_created")]:
+        stem = name.removesuffix("_created")
+        parent = found.get(stem) or found.get(f"{stem}_total")
+        if parent is not None and found[name].get("labels") == parent.get("labels"):
+            parent["created"] = found.pop(name)["kind"]
     for fact in found.values():
         if "buckets" in fact:
             fact["buckets"] = " ".join(fact["buckets"])

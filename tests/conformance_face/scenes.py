@@ -55,6 +55,11 @@ class Pair:
         body = text(self.model, self.prompt(number), max_tokens=8, kv_transfer_params=params)
         return await self.d.send(TEXT, {**body, **more}, exact=True, within_s=within_s)
 
+    async def flush(self) -> None:
+        """An idle vLLM counts what a transfer came to with its next step: make it take one."""
+        await self.d.send(TEXT, text(self.model, [70], max_tokens=2), exact=True)
+        await self.d.idle()
+
     async def alone(self, number: int, **more: object) -> Reply:
         """The same prompt on P alone, as an ordinary request, not from its cache."""
         body = text(self.model, self.prompt(number), max_tokens=8, cache_salt=f"alone {self.nonce}", **more)
@@ -132,6 +137,7 @@ async def tokens_there_and_back(pair: Pair) -> AsyncIterator[Record]:
 
 async def hand_over(pair: Pair) -> AsyncIterator[Record]:
     """The good case on both routes, streamed and not, and what P answers where it gives no handle."""
+    await pair.flush()
     before = await pair.d.numbers()
     at_p = await pair.prefill(2)
     yield "hand-over: P", at_p.record
@@ -174,6 +180,7 @@ async def faults(pair: Pair) -> AsyncIterator[Record]:
         if fault.kills:
             continue
         bad = fault.spoil((await pair.prefill(20 + number)).handle)
+        await pair.flush()
         before = await pair.d.numbers()
         reply = await pair.decode(20 + number, bad)
         after = await pair.d.numbers()
@@ -233,6 +240,7 @@ async def late_and_twice(pair: Pair) -> AsyncIterator[Record]:
 
 async def leavers(pair: Pair) -> AsyncIterator[Record]:
     """Clients that close their connection: the gauges fall back, and nothing counts them."""
+    await pair.flush()
     before = await pair.d.numbers()
     long = text(pair.model, pair.prompt(50), max_tokens=4000)
     ways: dict[str, tuple[dict[str, Any], int]] = {"in a stream": ({**long, "stream": True}, 3)}
@@ -284,7 +292,7 @@ def _grown(before: dict[str, float], after: dict[str, float], name: str) -> floa
 def _effect(before: dict[str, float], after: dict[str, float]) -> dict[str, Any]:
     """What D's counters say became of a hand-over."""
     return {
-        "failed transfers": _grown(before, after, "nixl_num_failed_transfers_total"),
+        "a failed transfer": _grown(before, after, "nixl_num_failed_transfers_total") > 0,
         "fetched": _grown(before, after, 'prompt_tokens_by_source_total{source="external_kv_transfer"}'),
         "computed": _grown(before, after, 'prompt_tokens_by_source_total{source="local_compute"}'),
         "planned loads": _grown(before, after, "external_prefix_cache_hits_total"),

@@ -266,6 +266,29 @@ def test_a_grant_is_released_once():
     assert snapshot(cache) == before
 
 
+def test_a_prompt_that_is_held_is_a_hit_for_others_and_counts_as_before():
+    cache = PrefixCache(1000, 16)
+    put(cache, ("system", 48))
+    lent = grant(cache, (("system", 48), ("a", 100)), 1)
+    in_use = cache.in_use_tokens
+    cache.hold(lent)
+    check(cache)
+    assert cache.in_use_tokens == in_use == 149 and cache.reserved_tokens == 1
+    assert cache.hit_tokens((("system", 48), ("a", 100), ("b", 10))) == 144
+    cache.release(lent, lent.prompt)
+    check(cache)
+    assert cache.in_use_tokens == 0 and cache.hit_tokens((("system", 48), ("a", 100), ("b", 10))) == 144
+
+
+def test_a_prompt_held_from_before_a_restart_is_void():
+    cache = PrefixCache(1000, 16)
+    lent = grant(cache, (("a", 100),), 1)
+    cache.clear()
+    cache.hold(lent)
+    check(cache)
+    assert cache.resident_tokens == 0
+
+
 # -- properties ----------------------------------------------------------------------------------------------
 
 SYSTEM = 23
@@ -287,6 +310,7 @@ def paths(draw) -> Prompt:
 ACTIONS = st.one_of(
     st.tuples(st.just("admit"), paths(), st.integers(1, 30)),
     st.tuples(st.just("complete"), st.integers(0, 9)),
+    st.tuples(st.just("hold"), st.integers(0, 9)),
     st.tuples(st.just("abort"), st.integers(0, 9)),
     st.tuples(st.just("restart")),
 )
@@ -297,6 +321,7 @@ ACTIONS = st.one_of(
 def test_any_history_keeps_the_accounts_right_and_evicts_as_the_plain_cache_does(capacity, block, actions):
     cache, plain = PrefixCache(capacity, block), PlainCache(capacity, block)
     running: list[tuple[Grant, Hold, Prompt]] = []
+    held: list[Grant] = []
     for action in actions:
         match action:
             case ["admit", prompt, output] if prompt_tokens(prompt) + output <= capacity:
@@ -311,6 +336,14 @@ def test_any_history_keeps_the_accounts_right_and_evicts_as_the_plain_cache_does
                     assert given.hit_tokens % block == 0
                     kept = (*prompt[:-1], (prompt[-1][0], prompt[-1][1] + output - 1))
                     running.append((given, hold, kept))
+            case ["hold", index] if running:
+                given, hold, _ = running[index % len(running)]
+                if not any(given is each for each in held):
+                    held.append(given)
+                    in_use = cache.in_use_tokens
+                    cache.hold(given)
+                    plain.computed(hold, given.prompt)
+                    assert cache.in_use_tokens <= in_use
             case ["complete" | "abort" as how, index] if running:
                 given, hold, kept = running.pop(index % len(running))
                 cache.release(given, kept if how == "complete" else ())

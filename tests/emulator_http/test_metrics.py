@@ -67,7 +67,8 @@ async def test_every_vllm_sample_of_a_real_page_is_there_with_the_same_labels(no
 
     def named(text: str) -> set[tuple[str, tuple[str, ...]]]:
         lines = re.findall(r"^(vllm:\w+)\{(.*)\} ", text, re.MULTILINE)
-        return {(name, tuple(sorted(re.findall(r"(\w+)=", labels)))) for name, labels in lines}
+        names = {(name, tuple(sorted(re.findall(r"(\w+)=", labels)))) for name, labels in lines}
+        return {each for each in names if "tool_call_parser" not in each[0]}  # those engines had no parser
 
     assert named(real) - named(page) == set()
     assert named(page) - named(real) == set()
