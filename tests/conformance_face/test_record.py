@@ -30,7 +30,7 @@ def emulated() -> Sheet:
 def test_the_emulator_differs_from_vllm_in_the_documented_fields_and_in_no_other(emulated: Sheet):
     real = load(documented.VLLM)
     assert real.keys() | {f"metric {node} {name}" for node in "PD" for name in OWN_METRICS} == emulated.keys()
-    assert len(fields(real)) > 6000
+    assert len(fields(real)) > 7000
     assert differences(real, emulated) == documented.load()
 
 
@@ -70,12 +70,12 @@ def test_every_documented_difference_has_one_heading_on_the_page_and_every_headi
         assert f"| {reason} |" in page
     real = load(documented.VLLM)
     assert f"{len(real)} questions, {len(fields(real)):,} fields" in page
-    assert f"{len(found)} differ" in page
+    assert f"emulator's, {len(found)} differ" in page
 
 
 def test_the_record_is_small_and_reads_back_as_it_was_written():
     for path in (documented.VLLM, documented.VLLM_DEADLY):
-        assert path.stat().st_size < 110_000
+        assert path.stat().st_size < 100_000
         assert dump(load(path)) == path.read_text(encoding="utf-8")
     assert documented.dump(documented.load()) == documented.FIELDS.read_text(encoding="utf-8")
 
@@ -85,7 +85,7 @@ def test_a_comparison_sees_a_missing_field_another_value_another_order_and_anoth
     assert differences(one, one) == []
     other: Sheet = {"a": {"status": 200, "body": {"y": [1, 3], "x": 1}}, "b": {"status": 400, "body": {"e": 1}}}
     assert [each.field for each in differences(one, other)] == ["a/body/y/1", "a/body/{order}", "b/status"]
-    assert [each.field for each in differences(one, {"a": one["a"]})] == ["b/body/x", "b/status"]
+    assert [each.field for each in differences(one, {"a": one["a"]})] == ["b/status"]
 
 
 def test_a_second_run_of_the_emulator_on_other_prompts_gives_the_same_sheet(emulated: Sheet):
