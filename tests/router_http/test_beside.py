@@ -21,7 +21,7 @@ from .installation import Installation, installation
 from .test_client_leaves import calling
 
 TEXT = "one two three four"
-SHORT: dict[str, Any] = {"timeouts": Timeouts(1.0, 0.3, 0.3, 0.6), "options": DispatchOptions(prefill_timeout_s=1.0)}
+SHORT: dict[str, Any] = {"timeouts": Timeouts(1.0, 0.3, 0.3, 0.6), "options": DispatchOptions(prefill_timeout_s=2.0)}
 
 
 @asynccontextmanager

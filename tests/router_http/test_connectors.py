@@ -21,7 +21,7 @@ from .test_client_leaves import calling
 
 every_connector = pytest.mark.parametrize("connector", sorted(CONNECTORS))
 LONG = "Tell me all of it. " * 400
-QUICK: dict[str, Any] = {"timeouts": Timeouts(1.0, 1.0, 1.0, 2.0), "options": DispatchOptions(prefill_timeout_s=1.0)}
+QUICK: dict[str, Any] = {"timeouts": Timeouts(2.0, 3.0, 3.0, 6.0), "options": DispatchOptions(prefill_timeout_s=3.0)}
 
 
 def said(*texts: str, stream: bool = True, max_tokens: int = 24, **more: Any) -> dict[str, Any]:
