@@ -1,15 +1,15 @@
 """Mooncake's hand-over between emulated engines: both halves come at once and meet by a transfer id; P pushes.
 
     D's half without transfer id, engine id or bootstrap address       waits until its client leaves
-    an engine id that its bootstrap server does not know               D answers 500
+    an engine id that no process has ever had                          D answers 500
     a P that fails, is gone, or ends with `stop`                       D waits 480 s, then answers 500
     a D that never comes                                               P keeps the blocks for 480 s
     a half at the wrong role                                           the engine dies (an assertion)
     P's half without a transfer id                                     an ordinary request
 
 Read from the source of vLLM 0.32, none of it seen on a real engine here (it needs an accelerator). Assumed: D's
-`cached_tokens` are its own hits. Left out: D waits 540 s for a P whose process is gone, and tries the bootstrap server
-three times.
+`cached_tokens` are its own hits, and D has met each P before (else it asks the bootstrap server, and a P that is gone
+is a 500). Left out: D waits 540 s for a P whose process is gone; a D leg refused with 400 lets P's blocks go.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Mooncake:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._offers: dict[str, str] = {}
-        """Leases of prefilled prompts, by transfer id."""
+        """Leases of prefilled prompts, by P's engine id and transfer id."""
         self._waiting: dict[str, Callable[[str], None]] = {}
-        """D's halves whose P is not done, by transfer id."""
+        """D's halves whose P is not done, likewise."""
 
     def engine_id(self, node: str) -> str:
         """What the node's present process calls itself."""
@@ -59,7 +59,7 @@ class Mooncake:
 
     def prefilled(self, node: str, job: Job, params: Mapping[str, object], replied: Callable[[bool], None]) -> None:
         """P keeps the prompt and replies; a D that waits for it gets it."""
-        name = str(params["transfer_id"])
+        name = f"{self.engine_id(node)} {params['transfer_id']}"
         lease = self._fleet.lease(node, job, ABORT_TIMEOUT_S)
         waiting = self._waiting.pop(name, None)
         if waiting is not None:
@@ -76,8 +76,8 @@ class Mooncake:
         needed = [params.get(key) for key in ("transfer_id", "remote_engine_id", "remote_bootstrap_addr")]
         if not all(needed):
             return
-        name, engine = str(needed[0]), str(needed[1])
-        if engine not in map(self.engine_id, self._fleet.engines):
+        name, engine = f"{needed[1]} {needed[0]}", str(needed[1])
+        if not self._has_been(engine):
             self._fleet.events.after(0.0, arrived, False)
             return
         lease = self._offers.pop(name, None)
@@ -86,6 +86,10 @@ class Mooncake:
             return
         self._waiting[name] = lambda lease: self._fleet.pull(node, lease, job, arrived)
         self._fleet.events.after(ABORT_TIMEOUT_S, self._give_up, name, self._waiting[name], arrived)
+
+    def _has_been(self, engine: str) -> bool:
+        node, _, epoch = engine.rpartition("-")
+        return node in self._fleet.engines and epoch.isdecimal() and int(epoch) <= self._fleet.engines[node].epoch
 
     def _give_up(self, name: str, waiting: Callable[[str], None], arrived: Callable[[bool], None]) -> None:
         if self._waiting.get(name) is waiting:

@@ -80,13 +80,13 @@ async def test_a_bootstrap_server_says_who_its_engine_is_and_a_restart_is_anothe
 @in_loop
 async def test_an_engine_that_nobody_knows_is_a_500_at_d():
     async with mooncake() as client:
-        params = await wish(client, remote_engine_id="P0-of-yesterday")
+        params = await wish(client, remote_engine_id="P0-7")
         answer = await client.chat("D0", *ASK, max_tokens=5, kv_transfer_params=params)
         after = await client.chat("D0", *ASK, max_tokens=5)
     assert (answer.status, after.status) == (500, 200)
 
 
-@pytest.mark.parametrize("lost", ["no P", "P ends with stop", "P leaves"])
+@pytest.mark.parametrize("lost", ["no P", "P ends with stop", "P leaves", "P is another process"])
 @in_loop
 async def test_a_d_whose_p_has_nothing_for_it_waits_480_s_and_answers_500(lost: str):
     async with mooncake(speed=200.0) as client:
@@ -100,6 +100,10 @@ async def test_a_d_whose_p_has_nothing_for_it_waits_480_s_and_answers_500(lost: 
             at_p = asyncio.create_task(prefill(client, offer()))
             await asyncio.sleep(0)
             at_p.cancel()
+        elif lost == "P is another process":
+            client.running.kill("P0")
+            await client.running.revive("P0")
+            assert (await prefill(client, offer(), ignore_eos=True)).status == 200
         answer = await at_d
         assert answer.status == 500 and client.running.clock.now_s - begun_s > 479
         assert (await client.chat("D0", *ASK, max_tokens=5)).status == 200

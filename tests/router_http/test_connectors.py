@@ -21,6 +21,8 @@ from .test_client_leaves import calling
 
 every_connector = pytest.mark.parametrize("connector", sorted(CONNECTORS))
 LONG = "Tell me all of it. " * 400
+SLOW = 0.25
+"""P works on that for long enough to be caught at it on a busy machine."""
 QUICK: dict[str, Any] = {"timeouts": Timeouts(2.0, 3.0, 3.0, 6.0), "options": DispatchOptions(prefill_timeout_s=3.0)}
 
 
@@ -96,8 +98,6 @@ async def test_a_p_that_is_dead_costs_an_attempt_and_then_it_is_out(connector: s
         here.fleet.kill("P0")
         body = said("hello")
         answers = [await ask(here.router.url, body)]
-        for _ in range(2):  # a D that does not know P's engine any more may have said so before P's port refused
-            await here.router.watch.probe_all()
         answers.append(await ask(here.router.url, body))
         assert [answer.text for answer in answers] == [await alone(here, body)] * 2
         first, second = here.router.records
@@ -109,7 +109,7 @@ async def test_a_p_that_is_dead_costs_an_attempt_and_then_it_is_out(connector: s
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @in_loop
 async def test_a_p_that_dies_at_work_loses_the_turn_to_the_other_p(connector: str, stream: bool):
-    async with emulated(connector, speed=1.0) as here:
+    async with emulated(connector, speed=SLOW) as here:
         body = said(LONG, stream=stream)
         asked = asyncio.ensure_future(ask(here.router.url, body))
         await until(lambda: here.sequences().get("P0"))
@@ -124,7 +124,7 @@ async def test_a_p_that_dies_at_work_loses_the_turn_to_the_other_p(connector: st
 @every_connector
 @in_loop
 async def test_without_any_p_the_turn_runs_where_it_decodes(connector: str):
-    async with emulated(connector, speed=1.0) as here:
+    async with emulated(connector, speed=SLOW) as here:
         body = said(LONG)
         here.fleet.kill("P1")
         asked = asyncio.ensure_future(ask(here.router.url, body))
@@ -171,7 +171,7 @@ async def test_a_d_that_dies_in_the_middle_ends_the_stream_with_an_error_and_p_i
 @pytest.mark.parametrize("phase", ["P is at work", "D is in the middle"])
 @in_loop
 async def test_a_client_that_leaves_ends_every_leg(connector: str, stream: bool, phase: str):
-    async with emulated(connector, "1P_1D", speed=1.0) as here:
+    async with emulated(connector, "1P_1D", speed=SLOW) as here:
         body = said(LONG if phase == "P is at work" else "hello", stream=stream, max_tokens=1000)
         legs_out = {"P0", "D0"} if connector == "mooncake" else {"P0"}
         async with calling(here.router, body) as caller:
