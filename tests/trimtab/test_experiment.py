@@ -125,8 +125,8 @@ def test_threads_give_the_same_runs_as_processes(points):
 
 
 def test_ray_gives_the_same_runs(points):
-    ray = pytest.importorskip("ray", reason="Ray is not installed (80 MB): pip install 'trimtab[ray]'")
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, address="local")
+    ray = pytest.importorskip("ray", reason="Ray is not installed (260 MB): pip install 'trimtab[ray]'")
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
     try:
         jobs = [Job(points[0].experiment.scenario, "x1", seed) for seed in (0, 1)]
         assert list(played(jobs, 1, "ray")) == list(played(jobs, 1))
