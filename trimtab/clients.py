@@ -1,8 +1,7 @@
 """People and tools over HTTP: plays planned conversations against a chat endpoint and measures what they see.
 
-Texts are made so that the emulator counts the planned tokens (4 bytes a token, 4 tokens a message header).
-Times are reported in engine time: wall time × `speed`. The answer of every turn is checked against what the
-emulated engine says to that prompt, token by token.
+Texts are made so that the engines count the planned tokens, by their `Dialect`. Times are reported in engine time:
+wall time × `speed`. Where the dialect knows the answer, that of every turn is checked, token by token.
 """
 
 from __future__ import annotations
@@ -38,7 +37,18 @@ class SeenTurn:
     went_local: bool
     reason: str
     status: int
-    text_matches: bool
+    text_matches: bool | None
+    """None where nobody knows beforehand what the engine says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How a kind of engine counts a text, and what it answers to messages in so many tokens."""
+
+    bytes_per_token: int
+    header_tokens: int
+    """Around each message."""
+    answer: Callable[[Sequence[dict[str, object]], int], str] | None
 
 
 class _Delta(msgspec.Struct):
@@ -73,6 +83,7 @@ class Crowd:
         speed: float = 1.0,
         on_turn: Callable[[SeenTurn], None] | None = None,
         send_session_id: bool = True,
+        dialect: Dialect | None = None,
     ) -> None:
         self._url = url.rstrip("/") + "/v1/chat/completions"
         self._model = model
@@ -80,12 +91,15 @@ class Crowd:
         self._speed = speed
         self._on_turn = on_turn
         self._send_session_id = send_session_id
+        self._dialect = dialect or EMULATED
         self._begin = 0.0
         self.turns: list[SeenTurn] = []
         self.waiting: dict[tuple[str, int], float] = {}
         """Turns without a first token: when they were sent (engine seconds)."""
         self.left_waiting: list[tuple[tuple[str, int], float]] = []
         """Those that were waiting when the run was stopped."""
+        self.transcripts: dict[str, list[dict[str, object]]] = {}
+        """All messages of each conversation so far."""
 
     @property
     def now_s(self) -> float:
@@ -111,11 +125,11 @@ class Crowd:
 
     async def _play(self, session: aiohttp.ClientSession, plan: ConversationPlan) -> None:
         await self._sleep_until(plan.start_s)
-        messages: list[dict[str, object]] = []
+        messages = self.transcripts.setdefault(plan.name, [])
         for number, turn in enumerate(plan.turns, start=1):
             if number > 1:
                 await asyncio.sleep(turn.think_s / self._speed)
-            messages.append({"role": "user", "content": _text(plan.name, number, turn)})
+            messages.append({"role": "user", "content": _text(plan.name, number, turn, self._dialect)})
             seen, answer = await self._turn(session, plan.name, number, turn, messages)
             self.turns.append(seen)
             if self._on_turn is not None:
@@ -140,6 +154,7 @@ class Crowd:
                 "stream_options": {"include_usage": True},
                 "max_tokens": plan.output_tokens,
                 "ignore_eos": True,
+                "temperature": 0,
             }
         )
         headers = {"Content-Type": "application/json"}
@@ -182,6 +197,7 @@ class Crowd:
         tpot_s = None
         if ok and first_s is not None and last_s is not None and tokens >= 2:
             tpot_s = (last_s - first_s) / (tokens - 1)
+        knows = self._dialect.answer
         seen = SeenTurn(
             conversation=name,
             turn=number,
@@ -193,7 +209,7 @@ class Crowd:
             went_local=route == "append_local",
             reason=reason,
             status=status,
-            text_matches=ok and answer == expected(messages, plan.output_tokens),
+            text_matches=None if knows is None else ok and answer == knows(messages, plan.output_tokens),
         )
         return seen, answer
 
@@ -208,8 +224,11 @@ def expected(messages: Sequence[dict[str, object]], tokens: int) -> str:
     return draw(render_chat(messages, None, "", None).voice, tokens)
 
 
-def _text(name: str, number: int, turn: TurnPlan) -> str:
-    """A message that counts `new_tokens` in the emulator, different for every turn of everybody."""
-    size = max(1, (turn.new_tokens - 2 * HEADER_TOKENS) * BYTES_PER_TOKEN)  # its own header and the answer's
+EMULATED = Dialect(BYTES_PER_TOKEN, HEADER_TOKENS, expected)
+
+
+def _text(name: str, number: int, turn: TurnPlan, dialect: Dialect) -> str:
+    """A message that counts `new_tokens`, different for every turn of everybody."""
+    size = max(1, (turn.new_tokens - 2 * dialect.header_tokens) * dialect.bytes_per_token)  # its own and the answer's
     head = f"{name} {number} "
     return (head + FILLER * (1 + size // len(FILLER)))[:size]

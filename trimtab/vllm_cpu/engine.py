@@ -48,8 +48,10 @@ class EngineOptions:
 
     kv_load_failure_policy: Literal["fail", "recompute"] = "fail"
     kv_lease_duration_s: int = 30
-    kv_cache_bytes: int = 128 * 2**20
-    """2048 bytes a token: 65 536 tokens."""
+    kv_cache_bytes: int = 256 * 2**20
+    """In float32 4096 bytes a token: 65 536 tokens."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """In bfloat16 a prompt computed in other pieces, or in another batch, may get another greedy answer."""
     block_tokens: int = 32
     max_model_len: int = 8192
     max_num_seqs: int = 16
@@ -104,7 +106,7 @@ class Engine:
         arguments = [
             *(str(self.home.python), "-W", "ignore", str(self.home.vllm), "serve", str(self.home.model)),
             *("--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(self.port)),
-            *("--dtype", "bfloat16", "--enforce-eager", "--distributed-executor-backend", "uni"),
+            *("--dtype", options.dtype, "--enforce-eager", "--distributed-executor-backend", "uni"),
             *("--max-model-len", str(options.max_model_len), "--max-num-seqs", str(options.max_num_seqs)),
             *("--kv-cache-memory-bytes", str(options.kv_cache_bytes), "--block-size", str(options.block_tokens)),
             "--enable-prefix-caching" if options.prefix_caching else "--no-enable-prefix-caching",
