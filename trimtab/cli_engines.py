@@ -16,8 +16,8 @@ from slos.files import load_slo_file
 from slos.spec import SpecError
 
 from .console import check_target, command_line, commit, fail, out
-from .demo import with_slos
 from .installation import LiveError
+from .scenarios import with_slos
 from .vllm_cpu.demo import TALK, run_demo
 from .vllm_cpu.engine import MODEL, EngineError
 from .vllm_cpu.fleet import FIRST_PORT, FIRST_SIDE_PORT, EngineFleet

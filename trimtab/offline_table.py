@@ -13,7 +13,8 @@ from statistics import quantiles
 from router.artefact import Arm, MeasuredCell
 from router.paper_table import SUCCESS_FLOOR, PaperTable, context_class
 
-from .measured import FIRST_TURNS, Result, TurnStats
+from .measured import Result, TurnStats
+from .workloads import FIRST_TURNS
 
 
 def measured_cells(results: Sequence[Result], topology: str) -> list[MeasuredCell]:

@@ -30,8 +30,8 @@ from router.artefact import Arm, Artefact
 from router.paper_table import TURN2_TYPES, context_class
 
 from .agreement import comparable
-from .measured import FIRST_TURNS, Result
-from .phase1 import FIRST_TURNS as PHASE1_TURNS
+from .measured import Result
+from .workloads import FIRST_TURNS
 
 LOW_QPS = 2.0
 MIN_BATCH = 4.0
@@ -112,7 +112,7 @@ def rows_of_artefact(artefact: Artefact, base: EngineProfile) -> list[Seen]:
     """Rows from the cells of `trimtab calibrate`: means of later turns, both arms."""
     decoders = parse_topology(artefact.origin.topology).get(Role.DECODE, 1)
     rows: list[Seen] = []
-    firsts = {context_class(sum(first)): first for first in PHASE1_TURNS}
+    firsts = {context_class(sum(first)): first for first in FIRST_TURNS.values()}
     for cell in artefact.cells:
         for role, arm in ((Role.DECODE, cell.x0), (Role.APPEND, cell.x1)):
             if not _usable(arm):

@@ -30,7 +30,7 @@ class Pair:
 
     def __init__(self, profile: EngineProfile, notation: str = "1P_1D", **profiles: EngineProfile) -> None:
         self.events = Events()
-        self.fleet = Fleet(notation, profile, self.events, profiles)
+        self.fleet = Fleet(notation, profile, self.events, profiles=profiles)
         self.first_s: dict[str, float] = {}
         self.sent_s: dict[str, float] = {}
 
@@ -128,15 +128,15 @@ def test_p_and_d_may_be_other_engines():
 
 def test_one_node_may_be_another_engine():
     small = replace(NIXL, name="small", kv_capacity_tokens=10_000)
-    fleet = Fleet("1P_2D", NIXL, Events(), {"D1": small})
+    fleet = Fleet("1P_2D", NIXL, Events(), profiles={"D1": small})
     assert [engine.cache.capacity_tokens for engine in fleet.engines.values()] == [390_000, 390_000, 10_000]
 
 
 def test_a_fleet_of_two_models_or_with_a_profile_for_nobody_is_refused():
     with pytest.raises(ValueError, match=r"one model with KV of one size, got llama-3\.1-70b, llama-3\.1-8b"):
-        Fleet("1P_1D", NIXL, Events(), {"D": LLAMA_3_1_70B_H100_TP4})
+        Fleet("1P_1D", NIXL, Events(), profiles={"D": LLAMA_3_1_70B_H100_TP4})
     with pytest.raises(ValueError, match="profiles for R, but the nodes are P0, D0"):
-        Fleet("1P_1D", NIXL, Events(), {"R": NIXL})
+        Fleet("1P_1D", NIXL, Events(), profiles={"R": NIXL})
 
 
 def test_the_papers_17_configurations_have_four_nodes_each():

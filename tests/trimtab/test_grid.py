@@ -130,7 +130,10 @@ def test_a_folder_without_the_files_is_refused_by_name(tmp_path):
     [
         ("config,t1,t2\n4R,small,tiny\n", r"points_3060\.csv:2: there is no column qps"),
         ("config,t1,t2,qps\n4R,small,tiny,fast\n", r"points_3060\.csv:2: qps is no number: 'fast'"),
-        ("config,t1,t2,qps\n4R,tall,tiny,1\n", r"points_3060\.csv:2: t1 is small or large, got 'tall'"),
+        (
+            "config,t1,t2,qps\n4R,tall,tiny,1\n",
+            r"points_3060\.csv:2: t1/t2 is none of the paper's workloads, got 'tall/tiny'",
+        ),
     ],
 )
 def test_a_bad_file_is_refused_with_line_and_column(tmp_path, text, why):
