@@ -1,8 +1,8 @@
 """The loop on real engines: a minute or two of chat on 1P_2D with the tiny model, and what came of it.
 
-Thresholds. About ten times what a lone later turn took on two cores of the machine this was written on (TTFT 30 to 60
-ms, TPOT 3 to 5 ms): engines, router and clients share those cores. They say nothing about GPUs, and on another CPU they
-may be easy or out of reach. `--slo` gives others.
+Thresholds. About ten times what a lone later turn takes on two idle cores of the machine this was written on (TTFT 30
+to 60 ms, TPOT 3 to 5 ms): engines, router and clients share those cores. They say nothing about GPUs, and
+on another CPU they may be easy or out of reach. `--slo` gives others.
 
 Afterwards a sample of the answers is compared with what the prefill engine says to the same messages by itself, from
 an empty cache, one at a time: a KV cache that was moved or kept wrongly would show there.
