@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,8 +27,10 @@ from .shipped import as_tables, read, shipped
 from .simulate import Simulation, TickView
 from .spread import Spread
 
-BACKENDS = ("loky", "multiprocessing", "threading", "ray")
-"""Names that joblib knows, the first by default."""
+BACKENDS = ("loky", "threading", "ray")
+"""Names that joblib knows, the first by default: processes, threads, a cluster."""
+SLICE = 4
+"""Runs a worker before a cluster reports."""
 
 
 class BackendMissing(RuntimeError):
@@ -131,19 +133,24 @@ def played(jobs: Sequence[Job], workers: int, backend: str | None = None) -> Ite
     """The runs, in the order of the jobs, each as soon as it and those before it are done. Closing the iterator
     stops the rest. Raises BackendMissing.
     """
-    if workers == 1 and backend is None:
+    if backend is None and min(workers, len(jobs)) <= 1:
         yield from map(run_one, jobs)
         return
-    if backend == "ray":
+    call = joblib.delayed(run_one)
+    if backend == "ray":  # returns nothing before all is done: so a slice at a time
         _register_ray()
+        pool = joblib.Parallel(n_jobs=workers, backend=backend, batch_size=1)
+        for begin in range(0, len(jobs), SLICE * workers):
+            yield from pool(call(job) for job in jobs[begin : begin + SLICE * workers])
+        return
     # A run takes seconds, so that one at a time is fine and the bar moves evenly.
-    pool = joblib.Parallel(n_jobs=workers, return_as="generator", batch_size=1)
-    chosen = joblib.parallel_config(backend=backend, n_jobs=workers) if backend else nullcontext()
-    with chosen:
-        with _uninterrupted():
-            started = pool(joblib.delayed(run_one)(job) for job in jobs)
-        with closing(started) as runs:
-            yield from runs
+    pool = joblib.Parallel(
+        n_jobs=min(workers, len(jobs)), backend=backend or BACKENDS[0], return_as="generator", batch_size=1
+    )
+    with _uninterrupted():
+        started = pool(call(job) for job in jobs)
+    with closing(started) as runs:
+        yield from runs
 
 
 @contextmanager

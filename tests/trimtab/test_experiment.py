@@ -1,16 +1,17 @@
 """Experiments: the same file gives the same bytes, wherever and on however many cores it runs."""
 
 import json
+import threading
 from math import inf
 from pathlib import Path
 
 import pytest
 
 from tests.trimtab.test_scenario_file import HEAD, PHASES
-from trimtab import experiment
+from trimtab import experiment, runs
 from trimtab.experiment import Result, Stopped, as_json, play
 from trimtab.report import MAX_TABLES, stopped_text, tables
-from trimtab.runs import BackendMissing, Job, Outcome, Run, played, run_one
+from trimtab.runs import BACKENDS, SLICE, BackendMissing, Job, Outcome, Run, played, run_one
 from trimtab.score import PhaseScore, RunScore
 from trimtab.spread import Spread
 from trimtab.sweep import Point, load_points
@@ -119,16 +120,30 @@ def test_progress_is_told_after_each_run(points):
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
-def test_threads_give_the_same_runs_as_processes(points):
-    jobs = [Job(points[0].experiment.scenario, "x1", seed) for seed in (0, 1)]
-    assert list(played(jobs, 2, "threading")) == list(played(jobs, 1))
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "ray"])
+def test_every_backend_gives_the_same_runs_in_the_order_of_the_jobs(points, backend):
+    jobs = [Job(points[0].experiment.scenario, "x1", seed) for seed in (1, 0)]
+    assert list(played(jobs, 2, backend)) == list(played(jobs, 1))
+
+
+def test_the_backend_asked_for_is_the_one_that_runs(points, monkeypatch):
+    seen = []
+
+    def here(job):
+        seen.append(threading.current_thread())
+        return job.seed
+
+    monkeypatch.setattr(runs, "run_one", here)
+    jobs = [Job(points[0].experiment.scenario, "x1", seed) for seed in range(3)]
+    assert [*map(str, played(jobs, 2, "threading"))] == ["0", "1", "2"]
+    assert len(seen) == 3 and threading.main_thread() not in seen, "in this process, and not one after the other"
 
 
 def test_ray_gives_the_same_runs(points):
     ray = pytest.importorskip("ray", reason="Ray is not installed (260 MB): pip install 'trimtab[ray]'")
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
     try:
-        jobs = [Job(points[0].experiment.scenario, "x1", seed) for seed in (0, 1)]
+        jobs = [Job(points[0].experiment.scenario, "x1", seed) for seed in range(SLICE + 1)]
         assert list(played(jobs, 1, "ray")) == list(played(jobs, 1))
     finally:
         ray.shutdown()
