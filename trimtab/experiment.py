@@ -10,12 +10,14 @@ import json
 import platform
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 import joblib
 import numpy
 import scipy
 
 from emulator.arrivals import Arrivals
+from emulator.faults import Fault
 from slos.objective import Slo
 
 from . import __version__
@@ -116,7 +118,15 @@ def _scenario(scenario: Scenario) -> dict[str, object]:
         "title": scenario.title,
         "profile": scenario.profile,
         "topology": scenario.topology,
+        "profiles": dict(scenario.profiles),
+        "append_x": scenario.append_x,
+        "link": scenario.link,
         "bandwidth_gb_s": scenario.bandwidth_gb_s,
+        "client": {
+            "max_in_flight": scenario.client.max_in_flight,
+            "timeout_s": scenario.client.timeout_s if isfinite(scenario.client.timeout_s) else None,
+        },
+        "faults": [_fault(fault) for fault in scenario.faults],
         "slos": [_slo(slo) for slo in scenario.slos],
         "phases": [
             {
@@ -129,6 +139,16 @@ def _scenario(scenario: Scenario) -> dict[str, object]:
             }
             for at, phase in enumerate(scenario.phases)
         ],
+    }
+
+
+def _fault(fault: Fault) -> dict[str, object]:
+    return {
+        "kind": fault.kind.value,
+        "at_s": fault.at_s,
+        "for_s": fault.for_s if isfinite(fault.for_s) else None,
+        "node": fault.node,
+        "value": fault.value,
     }
 
 

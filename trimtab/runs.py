@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -17,8 +18,9 @@ from statistics import fmean
 
 import joblib
 
-from emulator.profiles import PROFILES, EngineProfile
+from emulator.profiles import LINKS, PROFILES, EngineProfile
 from router.policy import TableKey, Tables
+from slos.objective import Outcome as Ended
 
 from .contenders import contender
 from .scenarios import Scenario
@@ -105,14 +107,18 @@ def run_one(job: Job) -> Run:
         seed=job.seed,
         law=entry.law,
         decider=entry.decider,
+        client=scenario.client,
+        profiles={where: _linked(PROFILES[name], scenario) for where, name in scenario.profiles},
+        append_x=scenario.append_x,
     )
-    simulation.run(scenario.conversations(job.seed), scenario.phases)
+    simulation.run(scenario.conversations(job.seed), scenario.phases, scenario.faults)
+    refused_s = [*simulation.refused_s, *_never_sent(simulation, scenario)]
     model = simulation.profile.model
     reliefs = {view.output.feasibility.relief for view in simulation.ticks}
     return Run(
         job.policy,
         job.seed,
-        score(scenario, simulation.records, simulation.unfinished, simulation.refused_s),
+        score(scenario, simulation.records, simulation.unfinished, refused_s),
         tuple(simulation.ticks) if job.keep_ticks else (),
         tuple(sorted(f"{model}: {relief.value}" for relief in reliefs if relief is not None)),
     )
@@ -120,8 +126,24 @@ def run_one(job: Job) -> Run:
 
 def engine_of(scenario: Scenario) -> EngineProfile:
     """The profile that the scenario names, behind the link that it names."""
-    profile = PROFILES[scenario.profile]
+    return _linked(PROFILES[scenario.profile], scenario)
+
+
+def _linked(profile: EngineProfile, scenario: Scenario) -> EngineProfile:
+    if scenario.link is not None:
+        profile = profile.with_link(LINKS[scenario.link])
     return profile if scenario.bandwidth_gb_s is None else profile.with_bandwidth(scenario.bandwidth_gb_s)
+
+
+def _never_sent(simulation: Simulation, scenario: Scenario) -> Iterator[tuple[float, int]]:
+    """(time, turn) of turns that were given up while they waited for a place in the client, when they got ready. Those
+    that were under way have a record."""
+    recorded = Counter((r.ended_s, r.turn) for r in simulation.records if r.outcome is Ended.TIMED_OUT)
+    for at_s, turn in simulation.gave_up_s:
+        if recorded[at_s, turn]:
+            recorded[at_s, turn] -= 1
+        else:
+            yield at_s - scenario.client.timeout_s, turn
 
 
 @cache

@@ -4,11 +4,14 @@
     name: H1
     profile: llama-3.1-70b-h100-tp4
     topology: 2P_2D
+    link: {kind: nixl, bandwidth: 50GB/s}
     slos: [{name: later-ttft, objective: p99(ttft) <= 2s, match: {turn: ">=2"}}, ...]    # or slo_file: slo.yaml
     settle: 60s
     phases:
       - {label: agents, duration: 240s, traffic: [{mix: agent, rate: 0.9/s}]}
       - {label: one P out, duration: 240s, traffic: [{mix: agent, rate: 0.6/s}], out: [P1]}
+    faults: [{kind: bandwidth, bandwidth: 10GB/s, at: 300s, for: 60s}, {kind: slow, node: D0, factor: 2, at: 500s}]
+    client: {max_in_flight: 50, timeout: 30s}
     policies: [controller, price_0.4, dynamo, x1]
     seeds: 3
     sweep: {load: [0.7, 0.85, 1], topology: [1P_3D, 2P_2D]}                              # trimtab/sweep.py
@@ -20,10 +23,12 @@ docs/reference/scenario-file.md.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
+from emulator.faults import Fault, FaultKind, check
 from emulator.fleet import parse_topology
-from emulator.profiles import PROFILES
+from emulator.profiles import LINKS, PROFILES
 from emulator.workload import Phase
 from router.artefact import ArtefactError
 from slos.files import load_slo_file
@@ -37,6 +42,7 @@ from .contenders import contender
 from .scenario_traffic import TrafficReader, read_mixes
 from .scenarios import Scenario, with_slos
 from .shipped import read as read_table
+from .simulate import EAGER, Client
 
 VERSION = 1
 FILE_KEYS = (
@@ -45,6 +51,8 @@ FILE_KEYS = (
     "title",
     "profile",
     "topology",
+    "profiles",
+    "append_x",
     "link",
     "tables",
     "slos",
@@ -54,12 +62,16 @@ FILE_KEYS = (
     "load",
     "mixes",
     "phases",
+    "faults",
+    "client",
     "policies",
     "seeds",
     "sweep",
 )
 PHASE_KEYS = ("label", "duration", "traffic", "out")
-LINK_KEYS = ("bandwidth",)
+LINK_KEYS = ("kind", "bandwidth")
+FAULT_KEYS = ("kind", "at", "for", "node", "factor", "bandwidth")
+CLIENT_KEYS = ("max_in_flight", "timeout")
 DEFAULT_SETTLE_S = 60.0
 DEFAULT_POLICIES = ("controller", "price_0.4", "dynamo", "threshold_1536", "x0", "x1")
 DEFAULT_SEEDS = 3
@@ -97,13 +109,33 @@ def read_experiment(root: Spot, folder: Path, data: Path | None) -> Experiment |
     first = values.seconds(top["first_settle"], "60s", zero=True) if "first_settle" in top else None
     policies = _policies(top["policies"]) if "policies" in top else DEFAULT_POLICIES
     seeds = _seeds(top["seeds"]) if "seeds" in top else tuple(range(DEFAULT_SEEDS))
-    bandwidth = _bandwidth(top["link"]) if "link" in top else None
+    link, bandwidth = _link(top["link"]) if "link" in top else (None, None)
+    profiles = _profiles(top["profiles"], topology, nodes) if "profiles" in top else ()
+    append_x = values.number(top["append_x"], 0, 1, "0.83") if "append_x" in top else 1.0
+    faults = _faults(top["faults"], nodes) if "faults" in top else ()
+    client = _client(top["client"]) if "client" in top else EAGER
     tables = _tables(top["tables"], folder) if "tables" in top else ()
     name = scalar(top["name"], "H1") if "name" in top else "scenario"
     title = scalar(top["title"], "H1: agents, one prefill node out and back") if "title" in top else name
     if profile is None or not phases or slos is None or settle is None or name is None or title is None:
         return None
-    scenario = Scenario(name, title, profile, topology, phases, slos, settle, first, bandwidth, tables)
+    scenario = Scenario(
+        name,
+        title,
+        profile,
+        topology,
+        phases,
+        slos,
+        settle,
+        first,
+        link,
+        bandwidth,
+        profiles,
+        append_x if append_x is not None else 1.0,
+        faults,
+        client,
+        tables,
+    )
     _judged(top, scenario)
     return Experiment(scenario, policies, seeds)
 
@@ -209,9 +241,57 @@ def _seeds(spot: Spot) -> tuple[int, ...]:
     return seeds
 
 
-def _bandwidth(spot: Spot) -> float | None:
+def _link(spot: Spot) -> tuple[str | None, float | None]:
     found = fields(spot, LINK_KEYS) or {}
-    return values.bandwidth_gb_s(found["bandwidth"]) if "bandwidth" in found else None
+    kind = values.one_of(found["kind"], tuple(LINKS)) if "kind" in found else None
+    return kind, values.bandwidth_gb_s(found["bandwidth"]) if "bandwidth" in found else None
+
+
+def _profiles(spot: Spot, topology: str, nodes: tuple[str, ...] | None) -> tuple[tuple[str, str], ...]:
+    """Profile by node or role."""
+    roles = tuple(role.value for role in parse_topology(topology)) if topology else ()
+    found = fields(spot, (*roles, *(nodes or ()))) or {}
+    named = [(where, values.one_of(inside, tuple(PROFILES))) for where, inside in found.items()]
+    return tuple((where, name) for where, name in named if name is not None)
+
+
+def _faults(spot: Spot, nodes: tuple[str, ...] | None) -> tuple[Fault, ...]:
+    """Faults in order of time; what `emulator.faults` refuses is refused here, at the fault or the list."""
+    faults: list[Fault] = []
+    for item in items(spot) or ():
+        found = fields(item, FAULT_KEYS)
+        if found is None or not values.has_all(item, found, ("kind", "at")):
+            continue
+        kind = values.one_of(found["kind"], tuple(FaultKind))
+        at_s = values.seconds(found["at"], "240s", zero=True)
+        for_s = values.seconds(found["for"], "60s", zero=True) if "for" in found else inf
+        node = scalar(found["node"], "P1") if "node" in found else None
+        value = values.number(found["factor"], 0, 1000, "2") if "factor" in found else None
+        if "bandwidth" in found:
+            if "factor" in found:
+                found["bandwidth"].complain("E210", "stands beside factor", "keep the one that the kind takes")
+            value = values.bandwidth_gb_s(found["bandwidth"])
+        wanted = {FaultKind.SLOW: "factor", FaultKind.BANDWIDTH: "bandwidth"}.get(FaultKind(kind)) if kind else None
+        if wanted is not None and not values.has_all(item, found, (wanted,)):
+            continue
+        if kind is None or at_s is None or for_s is None:
+            continue
+        try:
+            faults.append(Fault(FaultKind(kind), at_s, for_s, node, value))
+        except ValueError as error:
+            item.complain("E302", str(error), "see docs/reference/scenario-file.md")
+    try:
+        return check(faults, nodes) if nodes is not None else tuple(faults)
+    except ValueError as error:
+        spot.complain("E302", str(error), "see docs/reference/scenario-file.md")
+        return ()
+
+
+def _client(spot: Spot) -> Client:
+    found = fields(spot, CLIENT_KEYS) or {}
+    limit = values.whole(found["max_in_flight"], 1, "50") if "max_in_flight" in found else None
+    timeout_s = values.seconds(found["timeout"], "30s") if "timeout" in found else None
+    return Client(limit, timeout_s or inf)
 
 
 def _tables(spot: Spot, folder: Path) -> tuple[str, ...]:

@@ -12,9 +12,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from emulator.faults import Fault
 from emulator.profiles import PROFILES
 from emulator.workload import AGENT, CHAT, INGEST, PASTE, RAG, ConversationPlan, Phase, conversations
 from slos.objective import Match, Signal, Slo
+
+from .simulate import EAGER, Client
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +33,17 @@ class Scenario:
     settle_s: float = 60.0
     first_settle_s: float | None = None
     """Of the first phase, which starts empty; default: as the others."""
+    link: str | None = None
+    """Kind of every KV link; default: the profile's own."""
     bandwidth_gb_s: float | None = None
-    """Of every KV link; default: the profile's own."""
+    """Of every KV link; default: the kind's own."""
+    profiles: tuple[tuple[str, str], ...] = ()
+    """Profiles of single nodes, or of a role, that differ from `profile`."""
+    append_x: float = 1.0
+    """Share of later turns that pD nodes take themselves."""
+    faults: tuple[Fault, ...] = ()
+    """On the timeline of the whole scenario, beside the nodes that are out for a phase."""
+    client: Client = EAGER
     tables: tuple[str, ...] = ()
     """Files of table artefacts beside those that ship with Trimtab."""
 

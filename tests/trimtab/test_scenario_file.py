@@ -1,18 +1,32 @@
 """Scenario files: what they say is read exactly, and all that is wrong with them is said at once."""
 
+from dataclasses import replace
+from math import inf
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
 from emulator.arrivals import Diurnal, FlashCrowd, Mmpp
+from emulator.faults import Fault, FaultKind
+from emulator.profiles import LINKS, PROFILES
 from emulator.workload import LogNormal, Mix, Sample, TurnPlan, fixed
 from slos.problem import SpecError
-from trimtab.runs import Job, run_one
-from trimtab.scenario_file import DEFAULT_POLICIES, FILE_KEYS, LINK_KEYS, PHASE_KEYS, Experiment, with_choice
+from trimtab.runs import Job, engine_of, run_one
+from trimtab.scenario_file import (
+    CLIENT_KEYS,
+    DEFAULT_POLICIES,
+    FAULT_KEYS,
+    FILE_KEYS,
+    LINK_KEYS,
+    PHASE_KEYS,
+    Experiment,
+    with_choice,
+)
 from trimtab.scenario_traffic import CUT_KEYS, LATER_KEYS, MIX_KEYS, PROCESS_KEYS, TRAFFIC_KEYS
 from trimtab.scenario_values import LENGTH_KEYS, TURNS_KEYS
 from trimtab.scenarios import SCENARIOS
+from trimtab.simulate import Client
 from trimtab.sweep import load_points
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -177,6 +191,50 @@ def test_policies_seeds_and_link_are_read_and_can_be_chosen_anew(tmp_path):
         with_choice(found, ("nobody",), None)
 
 
+def test_faults_client_link_and_profiles_are_read(tmp_path):
+    more = dedent("""\
+        link: {kind: p2p-nccl, bandwidth: 25GB/s}
+        append_x: 0.83
+        client: {max_in_flight: 50, timeout: 30s}
+        faults:
+          - {kind: slow, node: D0, factor: 2, at: 20s}
+          - {kind: out, node: P1, at: 5s, for: 0s}
+          - {kind: bandwidth, bandwidth: 10GB/s, at: 0s, for: 10s}
+          - {kind: metrics, at: 1s, for: 2s}
+        """)
+    found = load(tmp_path, HEAD + PHASES + more).scenario
+    assert (found.link, found.bandwidth_gb_s, found.append_x, found.client) == (
+        "p2p-nccl",
+        25.0,
+        0.83,
+        Client(50, 30.0),
+    )
+    assert found.faults == (
+        Fault(FaultKind.BANDWIDTH, 0.0, 10.0, None, 10.0),
+        Fault(FaultKind.METRICS, 1.0, 2.0),
+        Fault(FaultKind.OUT, 5.0, 0.0, "P1"),
+        Fault(FaultKind.SLOW, 20.0, inf, "D0", 2.0),
+    )
+    engine = engine_of(found)
+    assert engine.link == replace(LINKS["p2p-nccl"], bandwidth_gb_s=25.0)
+    head = HEAD.replace("llama-3.1-70b-h100-tp4", "llama-3.1-8b-h100").replace("2P_2D", "1P_2D_1pD")
+    found = load(tmp_path, head + PHASES + "profiles: {pD: llama-3.1-8b-h100-as-measured}\n").scenario
+    assert found.profiles == (("pD", "llama-3.1-8b-h100-as-measured"),)
+
+
+def test_a_fault_of_a_file_happens_in_the_run(tmp_path):
+    whole = run_one(Job(load(tmp_path, HEAD + PHASES).scenario, "x0", 0)).score
+    fault = "faults: [{kind: slow, node: P0, factor: 5, at: 0s}, {kind: slow, node: P1, factor: 5, at: 0s}]\n"
+    slow = run_one(Job(load(tmp_path, HEAD + PHASES + fault).scenario, "x0", 0)).score
+    assert slow.attainment < whole.attainment
+
+
+def test_turns_that_the_client_gives_up_are_failures_sent_or_not(tmp_path):
+    text = HEAD + PHASES + "client: {max_in_flight: 1, timeout: 5s}\n"
+    found = run_one(Job(load(tmp_path, text).scenario, "x0", 0)).score
+    assert found.failures > 0 and found.attainment < 0.9
+
+
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
@@ -195,6 +253,15 @@ def test_policies_seeds_and_link_are_read_and_can_be_chosen_anew(tmp_path):
         ("tables: [no.json]\n" + PHASES, "E301 tables[0]: "),
         ("slo_file: x.yaml\n" + PHASES, "E210 slo_file: stands beside slos; keep one of them"),
         ("settle: 30s\n" + PHASES.replace("settle: 10s\n", ""), "E307 phases: nothing of phase"),
+        ("faults: [{kind: fire, at: 1s}]\n" + PHASES, 'E301 faults[0].kind: "fire" is not known'),
+        ("faults: [{kind: slow, at: 1s, node: P0}]\n" + PHASES, "E103 faults[0]: factor is missing"),
+        ("faults: [{kind: out, at: 1s}]\n" + PHASES, "E302 faults[0]: fault out at 1 s: name the node"),
+        ("faults: [{kind: out, at: 1s, node: P7}]\n" + PHASES, "E302 faults: fault out: no node 'P7'"),
+        ("client: {timeout: 30}\n" + PHASES, "E203 client.timeout"),
+        ("client: {max_in_flight: 0}\n" + PHASES, "E302 client.max_in_flight"),
+        ("link: {kind: tcp}\n" + PHASES, 'E301 link.kind: "tcp" is not known'),
+        ("profiles: {P9: x}\n" + PHASES, "unknown key"),
+        ("append_x: 2\n" + PHASES, "E302 append_x"),
         ("mixes: [a]\n" + PHASES, "E104 mixes: must map names to mixes, not a list"),
         ("mixes: {a: {first: 1, output: 2, turns: 3}}\n" + PHASES, "E103 mixes.a: later is missing"),
         ("mixes: {a: {first: 1, output: 2}}\n" + PHASES, "E103 mixes.a: turns is missing"),
@@ -292,6 +359,22 @@ def test_a_missing_file_is_refused(tmp_path):
 def test_every_key_that_a_file_may_have_is_in_the_reference():
     reference = (CHECKOUT / "docs" / "reference" / "scenario-file.md").read_text()
     processes = {key for keys in PROCESS_KEYS.values() for key in keys} | set(PROCESS_KEYS)
-    keys = {*FILE_KEYS, *PHASE_KEYS, *LINK_KEYS, *TRAFFIC_KEYS, *CUT_KEYS, *MIX_KEYS, *LATER_KEYS}
+    keys = {
+        *FILE_KEYS,
+        *PHASE_KEYS,
+        *LINK_KEYS,
+        *FAULT_KEYS,
+        *CLIENT_KEYS,
+        *TRAFFIC_KEYS,
+        *CUT_KEYS,
+        *MIX_KEYS,
+        *LATER_KEYS,
+    }
     missing = sorted(key for key in keys | processes | {*LENGTH_KEYS, *TURNS_KEYS} if f"`{key}`" not in reference)
+    assert not missing
+
+
+def test_every_profile_link_and_kind_of_fault_is_in_the_reference():
+    reference = (CHECKOUT / "docs" / "reference" / "scenario-file.md").read_text()
+    missing = [name for name in (*PROFILES, *LINKS, *FaultKind) if f"`{name}`" not in reference]
     assert not missing
