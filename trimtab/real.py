@@ -1,10 +1,8 @@
 """The measured runs of real conversations again, with lengths drawn from published statistics of ShareGPT.
 
 500 conversations of two or more turns arrive as a Poisson process and take their turns without a pause; at most 50
-requests are in flight. The authors' sample is not published, so its lengths are not known: these are log-normal
-through the median and the 90th percentile of ShareGPT's multi-turn conversations (turns: mean 4.4; later prompts 16 and
-86 tokens; answers 249 and 523). The length of first prompts is a guess, and hardly matters to later turns. The runs
-were not used to set a constant.
+requests are in flight. The authors' sample is not published, so its lengths are not known: they are those of the
+stand-in (`emulator/standins.py`). The runs were not used to set a constant.
 """
 
 from __future__ import annotations
@@ -16,22 +14,15 @@ from functools import partial
 
 import numpy as np
 
-from emulator.workload import ConversationPlan, LogNormal, Mix, fixed
+from emulator.standins import SHAREGPT
+from emulator.workload import ConversationPlan, fixed
 from slos.objective import Outcome
 
 from .grid import AS_MEASURED, Conditions, simulate, stats
 from .measured import CLEAN, RealRun, TurnStats
 
-SHAREGPT = Mix(
-    "sharegpt",
-    first=LogNormal(60, 1.4, 4, 1024),
-    later=((1.0, LogNormal(16, 1.31, 3, 1024)),),
-    output=LogNormal(249, 0.58, 8, 800),
-    think_s=fixed(0),
-    turns_mean=4.16,  # a geometric with at least two: mean 4.4
-    turns_low=2,
-    turns_high=16,
-)
+WITHOUT_PAUSE = replace(SHAREGPT, think_s=fixed(0))
+"""As the load generator of the runs took its turns."""
 
 AS_MEASURED_REAL = replace(AS_MEASURED, append_x=1.0)
 """Unlike the grid's, these runs' pD nodes took all their later turns: the 99th percentile of their TTFT is below what
@@ -47,7 +38,7 @@ def run_real(run: RealRun, conditions: Conditions = AS_MEASURED_REAL, seed: int 
     """Later turns of one run, simulated."""
     rng = np.random.default_rng([seed, round(run.qps * 10)])
     starts = np.cumsum(rng.exponential(1 / run.qps, run.conversations))
-    plans = [ConversationPlan(f"c{n}", float(at_s), SHAREGPT.draw(rng)) for n, at_s in enumerate(starts)]
+    plans = [ConversationPlan(f"c{n}", float(at_s), WITHOUT_PAUSE.draw(rng)) for n, at_s in enumerate(starts)]
     done = simulate(run.config, plans, conditions, seed)
     later = [r for r in done.records if r.turn > 1 and r.outcome is Outcome.COMPLETED]
     return stats(later, done.held_s)

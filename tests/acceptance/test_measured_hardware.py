@@ -55,9 +55,8 @@ def test_eight_of_nine_cells_of_table_1_are_within_ten_points_of_the_measured(me
 
 
 def test_conversations_that_set_no_constant_are_met_too(measured_dir):
-    # 6 % is the aim for TPOT; drawn lengths alone move it between 5.6 and 6.5 % (seeds 0 and 1).
     runs = [run for run in held_out(read_real(measured_dir)) if run.config in CORE]
     later = [(run.later, stats) for run, stats in zip(runs, run_all(runs, jobs=2), strict=True)]
     tpot = agreement([m.tpot_mean_ms for m, _ in later], [s.tpot_mean_ms for _, s in later])
     ttft = agreement([m.ttft_p50_ms for m, _ in later], [s.ttft_p50_ms for _, s in later])
-    assert len(runs) == 24 and tpot.mape <= 0.07 and ttft.mape <= 0.12, (tpot, ttft)
+    assert len(runs) == 24 and tpot.mape <= 0.06 and ttft.mape <= 0.12, (tpot, ttft)
