@@ -29,6 +29,7 @@ from .errors import STATUS, Code, RequestError, error_body
 from .metrics import RouterMetrics
 from .nodes import NodeWatch
 from .placement import NoNode
+from .pulse import Pulse
 from .recognition import Recognised, Recogniser, tenant_of
 from .record import TurnRecord
 from .sse import Meter
@@ -133,6 +134,8 @@ class Dispatcher:
         self._metrics = metrics
         self._options = options
         self._ratio = TokenRatio()
+        self.pulse = Pulse(clock.now_s)
+        """Whoever runs the loop runs it too; until then leases count from the sending of P's leg."""
         self.active = 0
         self.draining = False
 
@@ -318,7 +321,9 @@ class Dispatcher:
 
     async def _prefill(self, exchange: _Exchange, leg: Leg) -> LegReply:
         body = prefill_body(exchange.request, leg.kv_transfer_params)
+        sent_s = self._clock.now_s()
         reply = await self._open(exchange, leg, body, self._options.prefill_timeout_s)
+        at_s = max(sent_s, self.pulse.awake_s)  # it may have waited for us to look
         content = await self._content(exchange, reply)
         if reply.status != 200:
             # Less its forced tool call P's copy is another request, which a P without a tool parser refuses: D decides.
@@ -328,7 +333,7 @@ class Dispatcher:
         usage = answer.usage if answer is not None and answer.usage is not None else Usage()
         params = answer.kv_transfer_params if answer is not None else None
         reason = answer.finish_reason if answer is not None else None
-        return LegReply(200, usage.prompt_tokens, usage.cached_tokens, params, self._clock.now_s(), reason)
+        return LegReply(200, usage.prompt_tokens, usage.cached_tokens, params, at_s, reason)
 
     async def _decode(self, exchange: _Exchange, leg: Leg, wait_s: float = 0.0) -> None:
         """D's leg, to the end of the answer. Its content may take `wait_s` longer to begin: P's time."""

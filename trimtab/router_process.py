@@ -110,7 +110,7 @@ async def run_router(settings: Settings, name: str = "router-0") -> None:
                 timeout_keep_alive=75,
             ),
         )
-        tasks = [asyncio.ensure_future(watch.run()), asyncio.ensure_future(outbox.run())]
+        tasks = [asyncio.ensure_future(each.run()) for each in (watch, outbox, dispatcher.pulse)]
         address = listener.getsockname()
         log.info(
             "serving on %s:%s, topology %s, policy %d",

@@ -41,7 +41,7 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class LegReply:
-    """The answer of a prefill leg. `at_s` is when it came."""
+    """The answer of a prefill leg. It came at `at_s` or later: leases count from there."""
 
     status: int
     prompt_tokens: int

@@ -58,11 +58,10 @@ async def emulated(
     try:
         roles = [[At(url) for url in fleet.urls_of(role)] for role in (Role.PREFILL, Role.DECODE)]
         async with installation(
-            *roles,  # type: ignore[arg-type]
+            *roles,
             connector=connector,
             addresses=addresses,
             lease_s=LEASE_S,
-            start_engines=False,
             **options,
         ) as router:
             yield Emulated(router, fleet)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Protocol
 
 import uvicorn
 from prometheus_client import CollectorRegistry
@@ -76,11 +77,18 @@ class Installation:
         return self.registry.get_sample_value(name, labels) or 0.0
 
 
+class Served(Protocol):
+    """An engine of any kind, at its address."""
+
+    @property
+    def url(self) -> str: ...
+
+
 @asynccontextmanager
 async def installation(
-    prefill: Sequence[FakeEngine] = (),
-    decode: Sequence[FakeEngine] = (),
-    replica: Sequence[FakeEngine] = (),
+    prefill: Sequence[Served] = (),
+    decode: Sequence[Served] = (),
+    replica: Sequence[Served] = (),
     *,
     pin_x: float | None = None,
     policy: Policy | None = None,
@@ -94,11 +102,12 @@ async def installation(
     start_engines: bool = True,
     clock: Clock | None = None,
 ) -> AsyncIterator[Installation]:
-    """Engines and a router in front of them. `start_engines` off: the engines' life is the caller's."""
-    engines = [*prefill, *decode, *replica]
-    if start_engines:
-        for engine in engines:
-            await engine.start()
+    """Engines and a router in front of them. Fake engines are started and stopped, unless `start_engines` is off;
+    others' life is the caller's."""
+    fakes = [engine for engine in (*prefill, *decode, *replica) if isinstance(engine, FakeEngine)]
+    engines = fakes if start_engines else []
+    for engine in engines:
+        await engine.start()
     upstream = Upstream(timeouts or Timeouts(1.0, 5.0, 5.0))
     urls = [[engine.url for engine in role] for role in (prefill, decode, replica)]
     nodes = endpoints(urls[0], urls[1], urls[2], addresses or {})
@@ -141,14 +150,17 @@ async def installation(
     # uvicorn's own Server would cost a test 0.2 s of sleep.
     listener = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
+    pulse = asyncio.ensure_future(dispatcher.pulse.run())
     try:
         yield Installation(f"http://127.0.0.1:{port}", core, dispatcher, watch, upstream, server, registry, records)
     finally:
+        pulse.cancel()
+        await asyncio.gather(pulse, return_exceptions=True)
         listener.close()
         for connection in list(server.connections):
             connection.transport.abort()
         if server.tasks:
             await asyncio.wait(server.tasks, timeout=2.0)
         await upstream.close()
-        for engine in engines if start_engines else ():
+        for engine in engines:
             await engine.stop()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
@@ -24,6 +23,7 @@ from slos.objective import Outcome
 from tests.conformance_face.faults import FAULTS, Fault
 
 from .client import ask, chat, in_loop
+from .emulated import At
 from .fake_engine import Body, FakeEngine
 from .installation import Installation, installation
 
@@ -33,23 +33,6 @@ LONG = "a prompt of more than one block: " + "word " * 200
 SHOWN = [fault for fault in FAULTS if fault.shown]
 HIDDEN = [fault for fault in FAULTS if not fault.shown]
 Spoil = Callable[[Body], Body]
-
-
-@dataclass
-class Emulated(FakeEngine):
-    """An engine of an emulated fleet, which starts and ends with the fleet."""
-
-    at: str = ""
-
-    @property
-    def url(self) -> str:
-        return self.at
-
-    async def start(self) -> None:
-        pass
-
-    async def stop(self) -> None:
-        pass
 
 
 def passes_on(at: str, spoil: Spoil) -> Callable[[FakeEngine, web.Request, Body], Any]:
@@ -75,8 +58,8 @@ async def spoilt(
     try:
         urls = fleet.urls
         first = FakeEngine("P0", fault=passes_on(urls["P0"], spoil), **p)
-        nodes = {name: Emulated(name, at=url) for name, url in urls.items() if name != "P0"}
-        prefill = [first, *(node for name, node in nodes.items() if name.startswith("P"))]
+        nodes = {name: At(url) for name, url in urls.items() if name != "P0"}
+        prefill: list[Any] = [first, *(node for name, node in nodes.items() if name.startswith("P"))]
         decode = [node for name, node in nodes.items() if name.startswith("D")]
         async with installation(prefill, decode, pin_x=0.0) as router:
             yield fleet, first, router

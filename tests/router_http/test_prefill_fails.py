@@ -150,23 +150,17 @@ async def test_a_failed_prefill_binds_no_conversation_to_a_node():
 
 
 class Jumping(Clock):
-    """A clock that can be told to jump: the read after the next one comes so much later."""
+    """A clock that can be told to jump, as one does whose process stood still."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.jump_s = 0.0
-        self._armed = 0
-        self._later_s = 0.0
+        self.later_s = 0.0
 
-    def arm(self, jump_s: float) -> None:
-        self.jump_s, self._armed = jump_s, 2
+    def jump(self, seconds: float) -> None:
+        self.later_s += seconds
 
     def now_s(self) -> float:
-        if self._armed:
-            self._armed -= 1
-            if not self._armed:
-                self._later_s += self.jump_s
-        return super().now_s() + self._later_s
+        return super().now_s() + self.later_s
 
 
 @in_loop
@@ -178,7 +172,7 @@ async def test_a_handle_whose_lease_has_run_out_is_not_used_and_the_prefill_is_d
         nonlocal armed
         if not armed:
             armed = True
-            clock.arm(29.0)  # the router stands still between P's answer and D's request: lease 30 s, margin 2 s
+            clock.jump(29.0)  # the router stands still while P answers, and reads late: lease 30 s, margin 2 s
 
     p, d = FakeEngine("P0", fault=stall), FakeEngine("D0")
     async with installation([p], [d], clock=clock) as router:
@@ -194,7 +188,7 @@ async def test_a_handle_whose_lease_has_run_out_is_not_used_and_the_prefill_is_d
 @in_loop
 async def test_a_lease_that_always_runs_out_never_reaches_d():
     clock = Jumping()
-    p, d = FakeEngine("P0", fault=lambda *_: clock.arm(29.0)), FakeEngine("D0")
+    p, d = FakeEngine("P0", fault=lambda *_: clock.jump(29.0)), FakeEngine("D0")
     async with installation([p], [d], clock=clock) as router:
         answer = await ask(router.url, chat("hello"))
         await router.settle()

@@ -41,16 +41,6 @@ COUNTED_S = 2.0
 SLOS = (Slo("ttft", Signal.TTFT, 0.99, 1.0), Slo("tpot", Signal.TPOT, 0.99, 0.05))
 
 
-class Stand:
-    """A real engine as the router's test installation takes one."""
-
-    def __init__(self, engine: Any) -> None:
-        self.url = engine.url
-
-    async def stop(self) -> None:
-        """It is not ours to stop."""
-
-
 async def turns(router_url: str, count: int) -> None:
     for _ in range(count):
         body = chat(f"{uuid4().hex} " + "seven wide rivers " * 20, model="tiny", temperature=0, max_tokens=TOKENS)
@@ -60,19 +50,18 @@ async def turns(router_url: str, count: int) -> None:
 
 async def observed(engines: Any, transfers: bool) -> tuple[EngineReading, list[TurnRecord], Scraper]:
     """First turns, through P or on D alone, seen by the engines and by the router."""
-    stands = {"P0": Stand(engines["P0"]), "D0": Stand(engines["D0"])}
-    nodes = [EngineNode("D0", Role.DECODE if transfers else Role.REPLICA, stands["D0"].url, "tiny")]
-    pools: dict[str, Any] = {"replica": [stands["D0"]]}
+    nodes = [EngineNode("D0", Role.DECODE if transfers else Role.REPLICA, engines["D0"].url, "tiny")]
+    pools: dict[str, Any] = {"replica": [engines["D0"]]}
     if transfers:
-        nodes.append(EngineNode("P0", Role.PREFILL, stands["P0"].url, "tiny"))
-        pools = {"prefill": [stands["P0"]], "decode": [stands["D0"]]}
+        nodes.append(EngineNode("P0", Role.PREFILL, engines["P0"].url, "tiny"))
+        pools = {"prefill": [engines["P0"]], "decode": [engines["D0"]]}
     scraper = Scraper(nodes, SLOS, interval_s=60.0, timeout_s=20.0)
     try:
         patient: dict[str, Any] = {
             "timeouts": Timeouts(10.0, 120.0, 120.0),
             "options": DispatchOptions(prefill_timeout_s=120.0),
         }
-        async with installation(**pools, start_engines=False, slos=SLOS, **patient) as router:
+        async with installation(**pools, slos=SLOS, **patient) as router:
             await turns(router.url, WARM_UP)  # connections, the first NIXL handshake, compiled kernels
             router.records.clear()
             await asyncio.sleep(COUNTED_S)

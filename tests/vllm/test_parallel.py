@@ -41,7 +41,7 @@ async def converse(found: Installation, number: int) -> list[str]:
 def test_fifty_conversations_at_once_are_all_answered_and_leave_nothing_behind(x: float, engines: EngineFleet):
     async def run() -> list[list[str]]:
         pools = ([engines["P0"]], [engines["D0"], engines["D1"]])
-        async with installation(*pools, pin_x=x, start_engines=False, timeouts=Timeouts(5.0, 120.0, 120.0)) as found:
+        async with installation(*pools, pin_x=x, timeouts=Timeouts(5.0, 120.0, 120.0)) as found:
             talks = await asyncio.gather(*(converse(found, number) for number in range(CONVERSATIONS)))
             await found.settle()
             assert len(found.records) == CONVERSATIONS * TURNS

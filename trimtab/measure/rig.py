@@ -112,20 +112,20 @@ class Rig:
             RouterMetrics(CollectorRegistry(), ()),
             DispatchOptions(prefill_timeout_s=TIMEOUT_S),
         )
-        self._probing: asyncio.Future[None] | None = None
+        self._tasks: list[asyncio.Future[None]] = []
 
     async def __aenter__(self) -> Rig:
         await self.upstream.start()
         await self.watch.probe_all()
-        self._probing = asyncio.ensure_future(self.watch.run())
+        self._tasks = [asyncio.ensure_future(each.run()) for each in (self.watch, self._dispatcher.pulse)]
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._probing is not None:
-            self._probing.cancel()
-            await asyncio.gather(self._probing, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.upstream.close()
 
     def pin(self, x: int) -> None:
