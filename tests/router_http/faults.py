@@ -7,11 +7,13 @@ import json
 from collections.abc import Awaitable, Callable
 from itertools import count
 
+import aiohttp
 from aiohttp import web
 
 from .fake_engine import Body, FakeEngine
 
 Fault = Callable[[FakeEngine, web.Request, Body], Awaitable[web.StreamResponse | None]]
+Spoil = Callable[[Body], Body]
 DONE = b"data: [DONE]\n\n"
 
 
@@ -65,6 +67,22 @@ def hands_over_object(handle: object) -> Fault:
 
     async def fault(engine: FakeEngine, request: web.Request, body: Body) -> web.StreamResponse:
         return engine.prefilled(request, body, handle)
+
+    return fault
+
+
+def passes_on(at: str, spoil: Spoil, then: Callable[[], Awaitable[None]] | None = None) -> Fault:
+    """A P that lets another work, and spoils what that hands over; `then` comes between the two's answers."""
+
+    async def fault(engine: FakeEngine, request: web.Request, body: Body) -> web.StreamResponse:
+        async with aiohttp.ClientSession() as session:
+            headers = {"X-Request-Id": request.headers["X-Request-Id"]}
+            async with session.post(at + request.path, json=body, headers=headers) as reply:
+                answer = await reply.json()
+        answer["kv_transfer_params"] = spoil(answer["kv_transfer_params"])
+        if then is not None:
+            await then()
+        return web.json_response(answer)
 
     return fault
 

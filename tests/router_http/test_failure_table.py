@@ -7,13 +7,11 @@ is poisoned.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 import pytest
-from aiohttp import web
 
 from emulator.fleet import LoadFailure
 from emulator.profiles import LLAMA_3_1_8B_H100
@@ -25,6 +23,7 @@ from tests.conformance_face.faults import FAULTS, Fault
 from .client import ask, chat, in_loop
 from .emulated import At
 from .fake_engine import Body, FakeEngine
+from .faults import Spoil, passes_on
 from .installation import Installation, installation
 
 LOCAL, TRANSFER = Route.APPEND_LOCAL.value, Route.PREFILL_TRANSFER.value
@@ -32,21 +31,6 @@ MODEL = LLAMA_3_1_8B_H100.model
 LONG = "a prompt of more than one block: " + "word " * 200
 SHOWN = [fault for fault in FAULTS if fault.shown]
 HIDDEN = [fault for fault in FAULTS if not fault.shown]
-Spoil = Callable[[Body], Body]
-
-
-def passes_on(at: str, spoil: Spoil) -> Callable[[FakeEngine, web.Request, Body], Any]:
-    """A P that lets another work, and spoils its handle."""
-
-    async def fault(engine: FakeEngine, request: web.Request, body: Body) -> web.Response:
-        async with aiohttp.ClientSession() as session:
-            headers = {"X-Request-Id": request.headers["X-Request-Id"]}
-            async with session.post(at + request.path, json=body, headers=headers) as reply:
-                answer = await reply.json()
-        answer["kv_transfer_params"] = spoil(answer["kv_transfer_params"])
-        return web.json_response(answer)
-
-    return fault
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from trimtab.scenarios import promises
+from trimtab.vllm_cpu.engine import EngineOptions
 from trimtab.vllm_cpu.fleet import EngineFleet
 from trimtab.vllm_cpu.install import Home
 
@@ -37,8 +38,10 @@ def home() -> Home:
 
 @pytest.fixture(scope="session")
 def engines(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineFleet]:
-    """1P_2D, healthy; a test that stops or kills one starts it again before it ends."""
-    with EngineFleet("1P_2D", logs=tmp_path_factory.mktemp("engines"), home=home) as fleet:
+    """1P_2D, healthy; a test that stops or kills one starts it again before it ends. D0 fails what it cannot load, D1
+    computes it."""
+    policies = {"D1": EngineOptions(kv_load_failure_policy="recompute")}
+    with EngineFleet("1P_2D", logs=tmp_path_factory.mktemp("engines"), home=home, options_of=policies) as fleet:
         yield fleet
 
 
@@ -48,3 +51,10 @@ def router(engines: EngineFleet, tmp_path_factory: pytest.TempPathFactory) -> It
     with serve_in_front(engines, tmp_path_factory.mktemp("trimtab"), promises(60.0, 5.0)) as found:
         yield found
         found.pin(None)
+
+
+@pytest.fixture(scope="module", params=[0.0, 1.0], ids=["x=0", "x=1"])
+def x(request: pytest.FixtureRequest, router: Router) -> float:
+    """All later turns through P, then all local; pinned once a module, for it takes a second."""
+    router.pin(request.param)
+    return float(request.param)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -44,6 +45,18 @@ def ask_at(url: str, *texts: str, headers: Mapping[str, str] | None = None, **mo
         del body["stream_options"]
     json = {"Content-Type": "application/json"}  # vLLM takes nothing else
     return asyncio.run(ask(url, chat(*texts, **body), headers={**json, **(headers or {})}))
+
+
+def opening(words: str = "sphinx of black quartz, judge my vow. ", times: int = 12) -> str:
+    """A first message that no cache has seen."""
+    return f"{uuid4().hex} " + words * times
+
+
+def alone(engine: Engine, *texts: str, **more: Any) -> Answer:
+    """What an engine says to it by itself, nothing of it cached."""
+    answer = ask_at(engine.url, *texts, cache_salt=uuid4().hex, **more)
+    assert answer.status == 200, answer.body[:300]
+    return answer
 
 
 def usage(answer: Answer) -> dict[str, Any]:

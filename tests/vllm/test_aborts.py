@@ -57,8 +57,8 @@ def test_a_client_that_leaves_frees_the_engines(
         pytest.skip("a whole answer has no first token to wait for: tests/router_http has this phase on a fake engine")
 
     async def run() -> None:
-        pools = ([engines["P0"]], [engines["D0"], engines["D1"]])
-        async with installation(*pools, pin_x=x, timeouts=Timeouts(5.0, 60.0, 60.0)) as found:
+        decode = [engines["D0"], engines["D1"]]
+        async with installation([engines["P0"]], decode, pin_x=x, timeouts=Timeouts(5.0, 60.0, 60.0)) as found:
             session_id, text = uuid4().hex, f"{uuid4().hex} " + "five boxing wizards jump quickly. " * 150
             headers = {"Content-Type": "application/json", "X-Session-ID": session_id}
             opening = text[:600]

@@ -57,8 +57,8 @@ async def talk(found: Installation) -> list[float]:
 @pytest.mark.parametrize("x", [0.0, 1.0])
 def test_ttft_of_later_turns_at_the_router_is_the_clients(x: float, engines: EngineFleet):
     async def compare() -> tuple[list[float], list[float]]:
-        pools = ([engines["P0"]], [engines["D0"], engines["D1"]])
-        async with installation(*pools, pin_x=x, timeouts=Timeouts(5.0, 60.0, 60.0)) as found:
+        decode = [engines["D0"], engines["D1"]]
+        async with installation([engines["P0"]], decode, pin_x=x, timeouts=Timeouts(5.0, 60.0, 60.0)) as found:
             client_s = await talk(found)
             later = [record for record in found.records if record.turn > 1]
             assert [record.went_local for record in later] == [bool(x)] * len(client_s)

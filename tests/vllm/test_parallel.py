@@ -1,4 +1,4 @@
-"""Fifty conversations at once through the router on real engines, on both routes: nothing is lost and nothing mixed up."""
+"""Fifty conversations at once through the router on real engines: nothing is lost and nothing mixed up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.router_http.installation import Installation, installation
 from trimtab.vllm_cpu.engine import MODEL
 from trimtab.vllm_cpu.fleet import EngineFleet
 
-from .router import ask_at, total
+from .router import alone, total
 
 CONVERSATIONS = 50
 TURNS = 3
@@ -40,8 +40,8 @@ async def converse(found: Installation, number: int) -> list[str]:
 @pytest.mark.parametrize("x", [0.0, 0.5])
 def test_fifty_conversations_at_once_are_all_answered_and_leave_nothing_behind(x: float, engines: EngineFleet):
     async def run() -> list[list[str]]:
-        pools = ([engines["P0"]], [engines["D0"], engines["D1"]])
-        async with installation(*pools, pin_x=x, timeouts=Timeouts(5.0, 120.0, 120.0)) as found:
+        decode = [engines["D0"], engines["D1"]]
+        async with installation([engines["P0"]], decode, pin_x=x, timeouts=Timeouts(5.0, 120.0, 120.0)) as found:
             talks = await asyncio.gather(*(converse(found, number) for number in range(CONVERSATIONS)))
             await found.settle()
             assert len(found.records) == CONVERSATIONS * TURNS
@@ -55,5 +55,4 @@ def test_fifty_conversations_at_once_are_all_answered_and_leave_nothing_behind(x
     assert total(engines, "nixl_num_failed_transfers_total") == failed
     assert total(engines, "num_requests_running") == total(engines, "num_requests_waiting") == 0
     for texts in talks[:CHECKED]:
-        alone = ask_at(engines["P0"].url, *texts[:-1], max_tokens=TOKENS, cache_salt=uuid4().hex)
-        assert texts[-1] == alone.text
+        assert texts[-1] == alone(engines["P0"], *texts[:-1], max_tokens=TOKENS).text

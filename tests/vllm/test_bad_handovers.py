@@ -1,0 +1,170 @@
+"""The safety rules of a hand-over, on real engines: a P of the test lets the real one work and spoils what it hands over.
+
+What the object shows never reaches D, which gets the client's own request and nothing else. What only D can find out
+costs D0 (`fail`) that leg, and D1 (`recompute`) the time to compute the prompt. The rows that would end D's engine stop
+at the router, so all engines live on. The same rules on emulated engines: `tests/router_http/test_failure_table.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from router.turn import Reason, Route
+from router.upstream import Timeouts
+from slos.objective import Outcome
+from tests.conformance_face.faults import FAULTS, Fault
+from tests.router_http.client import Answer, ask, chat
+from tests.router_http.fake_engine import Body, FakeEngine
+from tests.router_http.faults import Spoil, passes_on
+from tests.router_http.installation import Installation, installation
+from trimtab.vllm_cpu.engine import MODEL, Engine
+from trimtab.vllm_cpu.fleet import EngineFleet
+
+from .router import alone, opening, total
+
+LOCAL, TRANSFER = Route.APPEND_LOCAL.value, Route.PREFILL_TRANSFER.value
+REDONE = Reason.PREFILL_FAILED.value
+TOKENS = 16
+SHOWN = [fault for fault in FAULTS if fault.shown]
+HIDDEN = [fault for fault in FAULTS if not fault.shown]
+
+
+@pytest.fixture(autouse=True)
+def healthy(engines: EngineFleet) -> Iterator[None]:
+    yield
+    assert all(engine.healthy() for engine in engines)
+
+
+@asynccontextmanager
+async def spoilt(engines: EngineFleet, spoil: Spoil, *decode: str, **more: Any) -> AsyncIterator[Installation]:
+    """A router whose only P spoils what the real P hands over."""
+    with urllib.request.urlopen(f"{engines['P0'].url}/metrics", timeout=5) as page:
+        told = page.read().decode()  # block size and number are checked too
+    p = FakeEngine("P0", fault=passes_on(engines["P0"].url, spoil, **more), metrics=told)
+    patient = Timeouts(5.0, 60.0, 60.0)
+    async with installation([p], [engines[name] for name in decode], pin_x=0.0, timeouts=patient) as router:
+        yield router
+
+
+async def turn(router: Installation, text: str, **more: Any) -> Answer:
+    body = chat(text, model=MODEL, temperature=0, max_tokens=TOKENS, **more)
+    return await ask(router.url, body, headers={"Content-Type": "application/json"})
+
+
+def seen(engine: Engine) -> dict[str, float]:
+    """What a D has been asked for and has had from others."""
+    return {
+        "answered": total([engine], "request_success_total"),
+        "moved": total([engine], "prompt_tokens_by_source_total", source="external_kv_transfer"),
+        "computed": total([engine], "prompt_tokens_by_source_total", source="local_compute"),
+        "failed": total([engine], "nixl_num_failed_transfers_total"),
+    }
+
+
+def since(engine: Engine, before: dict[str, float]) -> dict[str, float]:
+    return {name: value - before[name] for name, value in seen(engine).items() if value != before[name]}
+
+
+@pytest.mark.parametrize("fault", SHOWN, ids=str)
+def test_what_the_object_shows_never_reaches_d(fault: Fault, engines: EngineFleet):
+    async def run() -> tuple[Answer, float]:
+        async with spoilt(engines, fault.spoil, "D0") as router:
+            answer = await turn(router, text, stream=fault.kills)
+            await router.settle()
+            return answer, router.metric("trimtab_leg_failures_total", node="P0", kind="handover")
+
+    text, before = opening(), seen(engines["D0"])
+    answer, refused = asyncio.run(run())
+    right = alone(engines["P0"], text, max_tokens=TOKENS, stream=False)
+    assert answer.status == 200 and answer.route == (LOCAL, REDONE) and refused == 1
+    assert answer.text == right.text
+    prompt = right.json["usage"]["prompt_tokens"]
+    assert since(engines["D0"], before) == {"answered": 1, "computed": prompt}, "D was asked for all of it, once"
+
+
+@pytest.mark.parametrize("fault", HIDDEN, ids=str)
+def test_what_only_d_finds_out_is_prefilled_again_for_another_d(fault: Fault, engines: EngineFleet):
+    given: list[Body] = []
+
+    def first_only(handle: Body) -> Body:
+        given.append(handle)
+        return fault.spoil(handle) if len(given) == 1 else handle
+
+    async def run() -> tuple[Answer, float]:
+        async with spoilt(engines, first_only, "D0", "D1") as router:
+            answer = await turn(router, text)
+            await router.settle()
+            return answer, router.metric("trimtab_leg_failures_total", node="D0", kind="error")
+
+    text, d0, d1 = opening(), seen(engines["D0"]), seen(engines["D1"])
+    answer, failed = asyncio.run(run())
+    right = alone(engines["P0"], text, max_tokens=TOKENS, stream=False)
+    assert answer.status == 200 and answer.done and failed == 1
+    assert answer.route == (TRANSFER, Reason.DECODE_FAILED.value)
+    assert answer.text == right.text
+    assert given[0]["remote_request_id"] != given[1]["remote_request_id"], "a new object, never the old one again"
+    assert "moved" not in since(engines["D0"], d0)
+    assert since(engines["D1"], d1)["moved"] == right.json["usage"]["prompt_tokens"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("fault", HIDDEN, ids=str)
+def test_it_ends_in_a_clean_error_where_no_other_d_is_left(fault: Fault, engines: EngineFleet):
+    async def run() -> tuple[Answer, list[Outcome]]:
+        async with spoilt(engines, fault.spoil, "D0") as router:
+            answer = await turn(router, opening(), stream=False)
+            await router.settle()
+            return answer, [record.outcome for record in router.records]
+
+    answer, outcomes = asyncio.run(run())
+    assert answer.status >= 500 and answer.error["message"]
+    assert outcomes == [Outcome.FAILED]
+
+
+@pytest.mark.parametrize("fault", HIDDEN, ids=str)
+def test_a_d_of_the_recompute_policy_computes_it_itself(fault: Fault, engines: EngineFleet):
+    async def run() -> Answer:
+        async with spoilt(engines, fault.spoil, "D1") as router:
+            answer = await turn(router, text)
+            await router.settle()
+            assert [record.attempts for record in router.records] == [1], "the router is not told"
+            return answer
+
+    text, before = opening(), seen(engines["D1"])
+    answer = asyncio.run(run())
+    right = alone(engines["P0"], text, max_tokens=TOKENS, stream=False)
+    assert answer.status == 200 and answer.done and answer.text == right.text
+    found = since(engines["D1"], before)
+    assert found["computed"] == right.json["usage"]["prompt_tokens"] and "moved" not in found
+
+
+def test_an_object_that_p_gives_again_is_not_passed_on(engines: EngineFleet):
+    first: list[Body] = []
+
+    def again(handle: Body) -> Body:
+        first.append(handle)
+        return first[0]
+
+    async def run() -> tuple[Answer, Answer]:
+        async with spoilt(engines, again, "D0") as router:
+            one = await turn(router, text)
+            moved.append(seen(engines["D0"]))
+            # Another conversation of the same length, whose KV is not what the object offers.
+            other = await turn(router, text[::-1])
+            await router.settle()
+            assert router.metric("trimtab_leg_failures_total", node="P0", kind="handover") == 1
+            return one, other
+
+    moved: list[dict[str, float]] = []
+    text = opening()
+    one, other = asyncio.run(run())
+    assert (one.route[0], other.route) == (TRANSFER, (LOCAL, REDONE))
+    assert "moved" not in since(engines["D0"], moved[0])
+    assert one.text == alone(engines["P0"], text, max_tokens=TOKENS).text
+    assert other.text == alone(engines["P0"], text[::-1], max_tokens=TOKENS).text
