@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,8 +34,9 @@ from .pulse import Pulse
 from .recognition import Recognised, Recogniser, tenant_of
 from .record import TurnRecord
 from .sse import Meter
+from .stamps import Stamps, date_s
 from .tokens import TokenRatio
-from .turn import Turn
+from .turn import NodeId, Turn
 from .upstream import NodeError, NodeTimeout, Upstream, UpstreamReply
 
 log = logging.getLogger("trimtab.dispatch")
@@ -136,6 +138,7 @@ class Dispatcher:
         self._ratio = TokenRatio()
         self.pulse = Pulse(clock.now_s)
         """Whoever runs the loop runs it too; until then leases count from the sending of P's leg."""
+        self._stamps: defaultdict[NodeId, Stamps] = defaultdict(Stamps)
         self.active = 0
         self.draining = False
 
@@ -323,7 +326,7 @@ class Dispatcher:
         body = prefill_body(exchange.request, leg.kv_transfer_params)
         sent_s = self._clock.now_s()
         reply = await self._open(exchange, leg, body, self._options.prefill_timeout_s)
-        at_s = max(sent_s, self.pulse.awake_s)  # it may have waited for us to look
+        at_s = max(sent_s, self._left_s(leg.node, reply))
         content = await self._content(exchange, reply)
         if reply.status != 200:
             # Less its forced tool call P's copy is another request, which a P without a tool parser refuses: D decides.
@@ -334,6 +337,13 @@ class Dispatcher:
         params = answer.kv_transfer_params if answer is not None else None
         reason = answer.finish_reason if answer is not None else None
         return LegReply(200, usage.prompt_tokens, usage.cached_tokens, params, at_s, reason)
+
+    def _left_s(self, node: NodeId, reply: UpstreamReply) -> float:
+        """No later than the time at which the reply left the node: it may have waited for us to look, or on its way."""
+        stamp = date_s(reply.date)
+        if stamp is None:
+            return self.pulse.awake_s
+        return min(self.pulse.awake_s, self._stamps[node].left_s(stamp, self._clock.now_s()))
 
     async def _decode(self, exchange: _Exchange, leg: Leg, wait_s: float = 0.0) -> None:
         """D's leg, to the end of the answer. Its content may take `wait_s` longer to begin: P's time."""

@@ -47,13 +47,14 @@ class NodeTimeout(NodeError):
 class UpstreamReply:
     """An answer that has begun."""
 
-    __slots__ = ("_gap_s", "_response", "content_type", "status")
+    __slots__ = ("_gap_s", "_response", "content_type", "date", "status")
 
     def __init__(self, response: aiohttp.ClientResponse, gap_s: float) -> None:
         self._response = response
         self._gap_s = gap_s
         self.status = response.status
         self.content_type = response.headers.get("Content-Type", "application/json")
+        self.date = response.headers.get("Date")
 
     async def chunks(self, wait_s: float = 0.0) -> AsyncIterator[bytes]:
         """Pieces of the body as they arrive; the first one may take `wait_s` longer. Raises NodeError if it breaks

@@ -78,11 +78,11 @@ def passes_on(at: str, spoil: Spoil, then: Callable[[], Awaitable[None]] | None 
         async with aiohttp.ClientSession() as session:
             headers = {"X-Request-Id": request.headers["X-Request-Id"]}
             async with session.post(at + request.path, json=body, headers=headers) as reply:
-                answer = await reply.json()
+                answer, date = await reply.json(), reply.headers["Date"]
         answer["kv_transfer_params"] = spoil(answer["kv_transfer_params"])
         if then is not None:
             await then()
-        return web.json_response(answer)
+        return web.json_response(answer, headers={"Date": date})
 
     return fault
 
