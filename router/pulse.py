@@ -1,9 +1,9 @@
 """The times at which this process is known to have been awake, for what must not be counted from a late look.
 
-A reply waits in its socket while the process stands still, stopped by a signal or its event loop overloaded. When it is
-read, its age is unknown; but one that had come before an earlier beat would have been read by then. A beat may run after
-the pause and before the read, though at most once in two passes of the loop; a reply is read in the first pass and seen
-in the second. So the bound is a beat some beats back, and a pause of any length lies after it.
+A reply waits in its socket while the process stands still, stopped by a signal or its event loop overloaded. When it
+is read, its age is unknown; but one that had come before an earlier beat would have been read by then. A beat may run
+after the pause and before the read, though at most once in two passes of the loop; a reply is read in the first pass
+and seen in the second. So the bound is a beat some beats back, and a pause of any length lies after it.
 
 What it leaves out: how long the reply was on its way, and a pause in which the clock stands still too.
 """

@@ -7,15 +7,18 @@ is poisoned.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from emulator.fleet import LoadFailure
-from emulator.profiles import LLAMA_3_1_8B_H100
+from emulator.profiles import LLAMA_3_1_8B_H100, EngineProfile
 from emulator.server import RunningFleet, serve
+from router.dispatch import DispatchOptions
 from router.turn import Reason, Route
 from slos.objective import Outcome
 from tests.conformance_face.faults import FAULTS, Fault
@@ -27,6 +30,7 @@ from .faults import Spoil, passes_on
 from .installation import Installation, installation
 
 LOCAL, TRANSFER = Route.APPEND_LOCAL.value, Route.PREFILL_TRANSFER.value
+PATIENT = DispatchOptions(prefill_timeout_s=30.0)
 MODEL = LLAMA_3_1_8B_H100.model
 LONG = "a prompt of more than one block: " + "word " * 200
 SHOWN = [fault for fault in FAULTS if fault.shown]
@@ -35,17 +39,25 @@ HIDDEN = [fault for fault in FAULTS if not fault.shown]
 
 @asynccontextmanager
 async def spoilt(
-    spoil: Spoil, topology: str = "1P_1D", policy: LoadFailure = LoadFailure.FAIL, **p: Any
+    spoil: Spoil,
+    topology: str = "1P_1D",
+    policy: LoadFailure = LoadFailure.FAIL,
+    *,
+    profile: EngineProfile = LLAMA_3_1_8B_H100,
+    speed: float = 20.0,
+    lease_s: float = 30.0,
+    then: Callable[[], Awaitable[None]] | None = None,
+    **p: Any,
 ) -> AsyncIterator[tuple[RunningFleet, FakeEngine, Installation]]:
     """An emulated fleet whose P0 spoils what it hands over, and a router that sends all turns through a P."""
-    fleet = await serve(topology, LLAMA_3_1_8B_H100, base_port=0, speed=20.0, load_failure=policy)
+    fleet = await serve(topology, profile, base_port=0, speed=speed, load_failure=policy)
     try:
         urls = fleet.urls
-        first = FakeEngine("P0", fault=passes_on(urls["P0"], spoil), **p)
+        first = FakeEngine("P0", fault=passes_on(urls["P0"], spoil, then), **p)
         nodes = {name: At(url) for name, url in urls.items() if name != "P0"}
         prefill: list[Any] = [first, *(node for name, node in nodes.items() if name.startswith("P"))]
         decode = [node for name, node in nodes.items() if name.startswith("D")]
-        async with installation(prefill, decode, pin_x=0.0) as router:
+        async with installation(prefill, decode, pin_x=0.0, lease_s=lease_s, options=PATIENT) as router:
             yield fleet, first, router
     finally:
         await fleet.close()
@@ -154,3 +166,27 @@ async def test_an_object_that_p_gives_again_is_not_passed_on():
         assert router.metric("trimtab_leg_failures_total", node="P0", kind="handover") == 1
     assert right.route[0] == TRANSFER and second.route == (LOCAL, Reason.PREFILL_FAILED.value)
     assert second.text == right.text
+
+
+@in_loop
+async def test_a_reply_held_back_beyond_the_lease_is_prefilled_again():
+    """By whatever lies between P and the router; P's Date header tells."""
+    lease_s, held = 5.0, list[bool]()
+
+    async def hold() -> None:
+        if len(held) == 1:
+            await asyncio.sleep(lease_s + 0.5)
+        held.append(True)
+
+    leased = replace(LLAMA_3_1_8B_H100, lease_s=lease_s)
+    async with spoilt(lambda handle: handle, profile=leased, speed=1.0, lease_s=lease_s, then=hold) as (
+        fleet,
+        p,
+        router,
+    ):
+        quick = await ask(router.url, turn("another " * 100))
+        answer = await ask(router.url, turn())
+        await router.settle()
+        unharmed(fleet)
+    assert quick.route == (TRANSFER, Reason.FIRST_TURN.value)
+    assert answer.status == 200 and answer.route == (TRANSFER, Reason.PREFILL_FAILED.value) and p.calls == 3

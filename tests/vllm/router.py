@@ -13,11 +13,19 @@ from uuid import uuid4
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from router.dispatch import DispatchOptions
+from router.upstream import Timeouts
 from slos.objective import Slo
 from tests.router_http.client import Answer, ask, chat
 from trimtab.installation import Installation, install_in_front
 from trimtab.vllm_cpu.engine import MODEL, Engine
 from trimtab.vllm_cpu.fleet import EngineFleet
+
+PATIENT: Mapping[str, Any] = {
+    "timeouts": Timeouts(10.0, 120.0, 120.0),
+    "options": DispatchOptions(prefill_timeout_s=120.0),
+}
+"""For `installation`: a busy machine is no fault."""
 
 
 @dataclass(frozen=True)

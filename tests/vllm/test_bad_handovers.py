@@ -1,4 +1,4 @@
-"""The safety rules of a hand-over, on real engines: a P of the test lets the real one work and spoils what it hands over.
+"""The safety rules of a hand-over, on real engines: a P of the test lets the real one work and spoils what it gives.
 
 What the object shows never reaches D, which gets the client's own request and nothing else. What only D can find out
 costs D0 (`fail`) that leg, and D1 (`recompute`) the time to compute the prompt. The rows that would end D's engine stop
@@ -11,22 +11,23 @@ import asyncio
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from router.turn import Reason, Route
-from router.upstream import Timeouts
 from slos.objective import Outcome
 from tests.conformance_face.faults import FAULTS, Fault
 from tests.router_http.client import Answer, ask, chat
 from tests.router_http.fake_engine import Body, FakeEngine
 from tests.router_http.faults import Spoil, passes_on
 from tests.router_http.installation import Installation, installation
+from tests.router_http.router_process import router_process
 from trimtab.vllm_cpu.engine import MODEL, Engine
 from trimtab.vllm_cpu.fleet import EngineFleet
 
-from .router import alone, opening, total
+from .router import PATIENT, alone, opening, total
 
 LOCAL, TRANSFER = Route.APPEND_LOCAL.value, Route.PREFILL_TRANSFER.value
 REDONE = Reason.PREFILL_FAILED.value
@@ -47,8 +48,7 @@ async def spoilt(engines: EngineFleet, spoil: Spoil, *decode: str, **more: Any) 
     with urllib.request.urlopen(f"{engines['P0'].url}/metrics", timeout=5) as page:
         told = page.read().decode()  # block size and number are checked too
     p = FakeEngine("P0", fault=passes_on(engines["P0"].url, spoil, **more), metrics=told)
-    patient = Timeouts(5.0, 60.0, 60.0)
-    async with installation([p], [engines[name] for name in decode], pin_x=0.0, timeouts=patient) as router:
+    async with installation([p], [engines[name] for name in decode], pin_x=0.0, **PATIENT) as router:
         yield router
 
 
@@ -168,3 +168,64 @@ def test_an_object_that_p_gives_again_is_not_passed_on(engines: EngineFleet):
     assert "moved" not in since(engines["D0"], moved[0])
     assert one.text == alone(engines["P0"], text, max_tokens=TOKENS).text
     assert other.text == alone(engines["P0"], text[::-1], max_tokens=TOKENS).text
+
+
+@pytest.mark.full
+def test_a_reply_held_back_beyond_the_lease_is_prefilled_again(engines: EngineFleet):
+    """The default lease, by what the network does to a reply. P's own clock tells: the header is passed on."""
+    held: list[bool] = []
+
+    async def hold() -> None:
+        if len(held) == 1:  # the first reply tells how long they take
+            await asyncio.sleep(engines["P0"].options.kv_lease_duration_s + 2.0)
+        held.append(True)
+
+    async def run() -> tuple[Answer, Answer]:
+        async with spoilt(engines, lambda handle: handle, "D0", then=hold) as router:
+            quick = await turn(router, opening())
+            before.append(seen(engines["D0"]))
+            answer = await turn(router, text)
+            await router.settle()
+            return quick, answer
+
+    text, before = opening(), list[dict[str, float]]()
+    quick, answer = asyncio.run(run())
+    right = alone(engines["P0"], text, max_tokens=TOKENS, stream=False)
+    assert quick.route == (TRANSFER, Reason.FIRST_TURN.value) and len(held) == 3
+    assert answer.route == (TRANSFER, REDONE) and answer.text == right.text
+    assert since(engines["D0"], before[0]) == {"answered": 1, "moved": right.json["usage"]["prompt_tokens"]}
+
+
+@pytest.mark.full
+def test_a_router_that_stood_still_beyond_the_lease_prefills_again(engines: EngineFleet, tmp_path: Path):
+    """A stopped process, with P's reply in its socket."""
+    lease_s = engines["P0"].options.kv_lease_duration_s
+    resumed: list[asyncio.Task[None]] = []
+
+    async def run() -> Answer:
+        async def stand_still() -> None:
+            if not resumed:
+                router.pause()
+                resumed.append(asyncio.ensure_future(resume()))
+
+        async def resume() -> None:
+            await asyncio.sleep(lease_s + 2.0)
+            router.go_on()
+
+        p = FakeEngine("P0", fault=passes_on(engines["P0"].url, lambda handle: handle, stand_still))
+        await p.start()
+        try:
+            url = engines["D0"].url
+            async with router_process(tmp_path, MODEL, [p.url], [url], lease_s=lease_s) as router:
+                body = chat(text, model=MODEL, temperature=0, max_tokens=TOKENS)
+                answer = await ask(router.url, body, headers={"Content-Type": "application/json"})
+            assert p.calls == 2
+            return answer
+        finally:
+            await p.stop()
+
+    text, before = opening(), seen(engines["D0"])
+    answer = asyncio.run(run())
+    right = alone(engines["P0"], text, max_tokens=TOKENS, stream=False)
+    assert answer.route == (TRANSFER, REDONE) and answer.text == right.text
+    assert since(engines["D0"], before) == {"answered": 1, "moved": right.json["usage"]["prompt_tokens"]}

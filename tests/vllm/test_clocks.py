@@ -10,11 +10,12 @@ from uuid import uuid4
 import aiohttp
 import pytest
 
-from router.upstream import Timeouts
 from tests.router_http.client import CHAT, chat
 from tests.router_http.installation import Installation, installation
 from trimtab.vllm_cpu.engine import MODEL
 from trimtab.vllm_cpu.fleet import EngineFleet
+
+from .router import PATIENT
 
 CONVERSATIONS = 6
 LATER_TURNS = 4
@@ -58,7 +59,7 @@ async def talk(found: Installation) -> list[float]:
 def test_ttft_of_later_turns_at_the_router_is_the_clients(x: float, engines: EngineFleet):
     async def compare() -> tuple[list[float], list[float]]:
         decode = [engines["D0"], engines["D1"]]
-        async with installation([engines["P0"]], decode, pin_x=x, timeouts=Timeouts(5.0, 60.0, 60.0)) as found:
+        async with installation([engines["P0"]], decode, pin_x=x, **PATIENT) as found:
             client_s = await talk(found)
             later = [record for record in found.records if record.turn > 1]
             assert [record.went_local for record in later] == [bool(x)] * len(client_s)

@@ -17,13 +17,13 @@ from controller.engines import EngineNode, EngineReading
 from controller.observed import signals
 from controller.scrape import Scraper
 from estimators.quantile import nearest_rank
-from router.dispatch import DispatchOptions
 from router.record import TurnRecord
 from router.turn import Role
-from router.upstream import Timeouts
 from slos.objective import Signal, Slo
 from tests.router_http.client import ask, chat
 from tests.router_http.installation import installation
+
+from .router import PATIENT
 
 pytestmark = pytest.mark.vllm
 
@@ -33,10 +33,6 @@ SHARE_S = 1.0
 adds, as when it was written."""
 JITTER_S = SHARE_S / (TOKENS - 1)
 """What the same share of the last token, and not of the first, does to a TPOT."""
-PATIENT: dict[str, Any] = {
-    "timeouts": Timeouts(10.0, 120.0, 120.0),
-    "options": DispatchOptions(prefill_timeout_s=120.0),
-}
 COUNTED_S = 2.0
 SLOS = (Slo("ttft", Signal.TTFT, 0.99, 1.0), Slo("tpot", Signal.TPOT, 0.99, 0.05))
 
@@ -57,11 +53,7 @@ async def observed(engines: Any, transfers: bool) -> tuple[EngineReading, list[T
         pools = {"prefill": [engines["P0"]], "decode": [engines["D0"]]}
     scraper = Scraper(nodes, SLOS, interval_s=60.0, timeout_s=20.0)
     try:
-        patient: dict[str, Any] = {
-            "timeouts": Timeouts(10.0, 120.0, 120.0),
-            "options": DispatchOptions(prefill_timeout_s=120.0),
-        }
-        async with installation(**pools, slos=SLOS, **patient) as router:
+        async with installation(**pools, slos=SLOS, **PATIENT) as router:
             await turns(router.url, WARM_UP)  # connections, the first NIXL handshake, compiled kernels
             router.records.clear()
             await asyncio.sleep(COUNTED_S)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.router_http.client import COMPLETIONS, Answer, ask
 
-from .router import alone, ask_at, cached_tokens, opening, usage
+from .router import alone, ask_at, cached_tokens, opening, total, usage
 
 TOKENS = 24
 TOOL = {
@@ -46,11 +46,11 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
 }
 REFUSED: Mapping[str, Mapping[str, Any]] = {
     "a negative temperature": {"temperature": -1},
-    "no tokens": {"max_tokens": 0},
     "an unknown response format": {"response_format": {"type": "poem"}},
     "more logprobs than allowed": {"logprobs": True, "top_logprobs": 1000},
     "a longer answer than the context": {"max_tokens": 1_000_000},
     "a tool choice without tools": {"tool_choice": "required"},
+    "two greedy answers": {"n": 2},
     "a schema that is none": {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": 3}}},
 }
 
@@ -140,9 +140,8 @@ def test_guided_json_is_json(x, router):
         assert answer.text.lstrip()[:1] in ("{", "")
 
 
-def test_two_texts_of_one_prompt_are_declared_local_and_hurt_nothing(engines, router):
-    answer = router.ask(opening(), session=uuid4().hex, n=2, max_tokens=TOKENS, stream=False)
-    assert answer.status == 200
-    assert len(answer.json["choices"]) == 2
-    assert answer.route[0] == "append_local", "P cannot hand over a prompt with two answers"
-    assert all(engine.healthy() for engine in engines)
+def test_what_the_router_refuses_itself_no_engine_is_asked(engines, router):
+    asked = total(engines, "request_success_total")
+    refused = router.ask(opening(), session=uuid4().hex, max_tokens=0)
+    assert refused.status == 400 and "max_tokens" in refused.error["message"]
+    assert total(engines, "request_success_total") == asked

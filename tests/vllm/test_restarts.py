@@ -15,7 +15,6 @@ from uuid import uuid4
 import pytest
 
 from router.turn import NodeId, Reason, Route
-from router.upstream import Timeouts
 from tests.router_http.client import Answer, ask, chat
 from tests.router_http.fake_engine import FakeEngine
 from tests.router_http.faults import passes_on
@@ -23,11 +22,10 @@ from tests.router_http.installation import Installation, installation
 from trimtab.vllm_cpu.engine import MODEL
 from trimtab.vllm_cpu.fleet import EngineFleet
 
-from .router import alone, cached_tokens, opening, total
+from .router import PATIENT, alone, cached_tokens, opening, total
 
 LOCAL, TRANSFER = Route.APPEND_LOCAL.value, Route.PREFILL_TRANSFER.value
 TOKENS = 24
-PATIENT = Timeouts(5.0, 60.0, 60.0)
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +46,7 @@ async def turn(router: Installation, session: str, *texts: str) -> Answer:
 @asynccontextmanager
 async def watched(prefill: Any, *decode: Any, pin_x: float) -> AsyncIterator[Installation]:
     """A router that probes its nodes, as `trimtab router` does."""
-    async with installation([prefill], decode, pin_x=pin_x, timeouts=PATIENT) as router:
+    async with installation([prefill], decode, pin_x=pin_x, **PATIENT) as router:
         probing = asyncio.ensure_future(router.watch.run())
         try:
             yield router
@@ -73,7 +71,7 @@ def test_a_d_that_was_restarted_between_turns_is_believed_to_hold_nothing(engine
         async with watched(engines["P0"], engines["D0"], engines["D1"], pin_x=1.0) as router:
             first = await turn(router, "talk", *texts)
             (conversation,) = router.core.conversations._by_key.values()
-            assert conversation.decode_node == "D0"
+            assert str(conversation.decode_node) == "D0"
             assert router.core.residency.held(NodeId("D0"), conversation.key) > 0
             texts.extend([first.text, "and then?"])
             await asyncio.to_thread(engines["D0"].kill)
@@ -105,7 +103,7 @@ def test_a_p_that_dies_between_the_legs_costs_no_answer_and_comes_back(engines: 
 
     async def run() -> tuple[Answer, Answer, Answer]:
         before_p = FakeEngine("P0", fault=passes_on(engines["P0"].url, lambda handle: handle, die))
-        async with installation([before_p], [engines["D0"], engines["D1"]], pin_x=0.0, timeouts=PATIENT) as router:
+        async with installation([before_p], [engines["D0"], engines["D1"]], pin_x=0.0, **PATIENT) as router:
             between = await turn(router, uuid4().hex, texts[0])
             await router.settle()
         async with watched(engines["P0"], engines["D0"], engines["D1"], pin_x=0.0) as router:
