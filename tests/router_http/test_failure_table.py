@@ -190,3 +190,19 @@ async def test_a_reply_held_back_beyond_the_lease_is_prefilled_again():
         unharmed(fleet)
     assert quick.route == (TRANSFER, Reason.FIRST_TURN.value)
     assert answer.status == 200 and answer.route == (TRANSFER, Reason.PREFILL_FAILED.value) and p.calls == 3
+
+
+@in_loop
+async def test_a_p_that_dies_between_the_legs_costs_no_answer():
+    async def die() -> None:
+        """P has answered; before the router hears of it, P is gone."""
+        if fleet.nodes["P0"].listening:
+            fleet.kill("P0")
+
+    async with spoilt(lambda handle: handle, "1P_2D_1R", then=die) as (fleet, _, router):
+        right = await ask(fleet.urls["R0"], turn(), headers={"Content-Type": "application/json"})
+        answer = await ask(router.url, turn())
+        await router.settle()
+        assert fleet.fleet.poisoned_reads == fleet.fleet.transferred_tokens == 0
+    assert answer.status == 200 and answer.done and answer.text == right.text
+    assert answer.route == (LOCAL, Reason.PREFILL_FAILED.value)

@@ -17,7 +17,7 @@ from trimtab.vllm_cpu.fleet import EngineFleet
 
 from .router import PATIENT
 
-CONVERSATIONS = 6
+CONVERSATIONS = 4
 LATER_TURNS = 4
 TOLERANCE = 0.05
 TOLERANCE_S = 0.005
