@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 from uuid import uuid4
 
@@ -88,6 +89,14 @@ def total(engines: Iterable[Engine], name: str, **labels: str) -> float:
                 if sample.name == f"vllm:{name}" and labels.items() <= sample.labels.items():
                     found += sample.value
     return found
+
+
+def until_let_go(engine: Engine) -> None:
+    """Wait until an engine holds nothing for anybody: leases that earlier tests left have ended."""
+    end_s = monotonic() + 2 * engine.options.kv_lease_duration_s
+    while total([engine], "kv_cache_usage_perc"):
+        assert monotonic() < end_s, f"{engine.name} still holds what nobody reads"
+        sleep(0.5)
 
 
 @contextmanager
