@@ -90,19 +90,30 @@ def test_a_later_turn_of_each_kind_is_what_the_engine_says_alone(kind, x, engine
         assert cached_tokens(second) > 0
 
 
-@pytest.mark.parametrize("kind", REFUSED)
-def test_what_the_engine_refuses_the_client_is_told_in_the_engines_words(kind, x, engines, router):
+@pytest.fixture(scope="module")
+def begun(x, router) -> tuple[str, str, str]:
+    """A conversation after its first turn: session, question, answer."""
     session, text = uuid4().hex, opening()
-    first = router.ask(text, session=session, max_tokens=TOKENS)
-    turns = (text, first.text, "and now something that cannot be")
+    return session, text, router.ask(text, session=session, max_tokens=TOKENS).text
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_the_engine_refuses_the_client_is_told_in_the_engines_words(kind, begun, engines, router):
+    session, *texts = begun
+    texts += ["and now something that cannot be"]
     more = {"max_tokens": TOKENS, "stream": False, **REFUSED[kind]}
-    refused = router.ask(*turns, session=session, **more)
-    right = ask_at(engines["D0"].url, *turns, **more)
+    refused = router.ask(*texts, session=session, **more)
+    right = ask_at(engines["D0"].url, *texts, **more)
     assert 400 <= right.status < 500
     assert refused.status == right.status
     assert refused.error["message"] == right.error["message"]
-    after = router.ask(*turns, session=session, max_tokens=TOKENS)
-    assert after.status == 200 and after.done
+
+
+def test_after_all_that_the_conversation_goes_on_and_all_engines_live(begun, engines, router):
+    session, *texts = begun
+    answer = router.ask(*texts, "go on", session=session, max_tokens=TOKENS)
+    assert answer.status == 200 and answer.headers["x-trimtab-turn"] == "2"
+    assert answer.text == alone(engines["P0"], *texts, "go on", max_tokens=TOKENS).text
     assert all(engine.healthy() for engine in engines)
 
 
