@@ -10,7 +10,7 @@ import typer
 from slos.files import load_slo_file
 from slos.spec import SpecError
 
-from . import __version__, cli_calibrate, cli_demo, cli_doctor, cli_fit, cli_serve, cli_simulate
+from . import __version__, cli_calibrate, cli_demo, cli_doctor, cli_fit, cli_reproduce, cli_serve, cli_simulate
 from .cli_engines import engines_app
 from .console import err, out
 
@@ -23,6 +23,7 @@ app.command("calibrate")(cli_calibrate.calibrate)
 app.command("doctor")(cli_doctor.doctor)
 app.command("simulate")(cli_simulate.simulate)
 app.command("fit")(cli_fit.fit)
+app.command("reproduce")(cli_reproduce.reproduce)
 for command in (cli_serve.serve, cli_serve.emulate, cli_serve.router, cli_serve.control, cli_serve.pin):
     app.command()(command)
 

@@ -19,6 +19,8 @@ import numpy as np
 from emulator.profiles import LLAMA_3_1_8B_H100_AS_MEASURED, EngineProfile
 from emulator.workload import ConversationPlan, TurnPlan
 from estimators.quantile import nearest_rank
+from router.core import Decider
+from router.decision import decide
 from router.policy import Policy, Weights
 from router.record import TurnRecord
 from slos.objective import Outcome
@@ -72,17 +74,27 @@ def run_point(point: Point, conditions: Conditions = AS_MEASURED, seed: int = 0)
     return summary(point, run, plans)
 
 
+TRANSFER_ALL = Policy(1, {}, Weights(1, 1), pin_x=0.0)
+
+
 def simulate(
-    config: str, plans: Sequence[ConversationPlan], conditions: Conditions = AS_MEASURED, seed: int = 0
+    config: str,
+    plans: Sequence[ConversationPlan],
+    conditions: Conditions = AS_MEASURED,
+    seed: int = 0,
+    *,
+    policy: Policy = TRANSFER_ALL,
+    decider: Decider = decide,
 ) -> Simulation:
-    """Conversations on a configuration in the paper's notation, to their end: D nodes transfer every turn."""
-    policy = Policy(1, {}, Weights(1, 1), pin_x=0.0)
+    """Conversations on a configuration in the paper's notation, to their end. Its D nodes transfer every turn, or do
+    what `policy` and `decider` say."""
     run = Simulation(
         conditions.profile,
         config,
         policy,
         (),
         seed=seed,
+        decider=decider,
         client=conditions.client,
         append_x=conditions.append_x,
     )
@@ -135,12 +147,13 @@ def mean(results: Sequence[Result]) -> Result:
         sum(r.failed for r in results),
         fmean(r.duration_s for r in results),
         fmean(r.tokens_per_s for r in results),
-        _mean_stats([r.first for r in results]),
-        _mean_stats([r.later for r in results]),
+        mean_stats([r.first for r in results]),
+        mean_stats([r.later for r in results]),
     )
 
 
-def _mean_stats(stats: Sequence[TurnStats]) -> TurnStats:
+def mean_stats(stats: Sequence[TurnStats]) -> TurnStats:
+    """The mean of each statistic over those that have one."""
     some = [astuple(s) for s in stats if s.n]
     if not some:
         return TurnStats()

@@ -93,26 +93,30 @@ class RealRun:
 
 def read_points(directory: Path) -> list[Result]:
     """The grid. Raises MeasuredError."""
-    return [_point(row) for row in _rows(directory, POINTS)]
+    return [_point(row) for row in rows(directory, POINTS)]
 
 
 def read_real(directory: Path) -> list[RealRun]:
     """The real conversations. Raises MeasuredError."""
-    return [_real(row) for row in _rows(directory, REAL)]
+    return [_real(row) for row in rows(directory, REAL)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class Row:
+    """One line of a table; `place` is file and line."""
+
     place: str
     values: Mapping[str, str]
 
     def text(self, column: str) -> str:
+        """A cell. Raises MeasuredError."""
         value = self.values.get(column)
         if value is None:
             raise MeasuredError(f"{self.place}: there is no column {column}")
         return value
 
     def number(self, column: str) -> float:
+        """A cell as a number, 0 where it is empty. Raises MeasuredError."""
         text = self.text(column)
         try:
             return float(text or 0.0)
@@ -120,7 +124,8 @@ class _Row:
             raise MeasuredError(f"{self.place}: {column} is no number: {text!r:.40}") from None
 
 
-def _rows(directory: Path, name: str) -> Iterator[_Row]:
+def rows(directory: Path, name: str) -> Iterator[Row]:
+    """The lines of a table in a directory, or in its folder of measured points. Raises MeasuredError."""
     path = directory / name
     if not path.is_file():
         path = directory / FOLDER / name
@@ -128,10 +133,10 @@ def _rows(directory: Path, name: str) -> Iterator[_Row]:
         raise MeasuredError(f"no {name} in {directory} or {directory / FOLDER}")
     with path.open(encoding="utf-8", newline="") as file:
         for number, values in enumerate(csv.DictReader(file), start=2):
-            yield _Row(f"{path}:{number}", values)
+            yield Row(f"{path}:{number}", values)
 
 
-def _point(row: _Row) -> Result:
+def _point(row: Row) -> Result:
     point = Point(row.text("config"), row.text("t1"), row.text("t2"), row.number("qps"))
     if point.workload not in PAPER_WORKLOADS:
         raise MeasuredError(
@@ -167,7 +172,7 @@ def _point(row: _Row) -> Result:
     )
 
 
-def _real(row: _Row) -> RealRun:
+def _real(row: Row) -> RealRun:
     later = TurnStats(
         n=round(row.number("t2p_count")),
         ttft_mean_ms=row.number("t2p_ttft_avg"),
