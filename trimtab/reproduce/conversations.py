@@ -302,13 +302,12 @@ def figure_11(lab: Lab) -> Chapter:
         text = f"{mode}: points below 95 % at 30 s ({failed} of {len(places)})"
         target = Target(f"figure-11/{mode}/failed", text, Unit.SHARE, "Figure 11", said / 27, why=WHY_FAIL)
         findings.append(Finding(target, failed / len(places)))
-        text = (
-            f"{mode}: points at 100 % with a timeout of 10 s (with 30 s: {sum(s == 1 for s in loose)} of {len(places)})"
-        )
-        target = Target(
-            f"figure-11/{mode}/at-10-s", text, Unit.SHARE, "C.5", None if mode == "x = 0" else 1.0, why=WHY_10
-        )
-        findings.append(Finding(target, sum(s == 1 for s in tight) / len(places)))
+        for name, floor, why in (("stable", DEGRADED, ""), ("full", 1.0, WHY_10)):
+            counts = [sum(s >= floor for s in some) for some in (loose, tight)]
+            text = f"{mode}: points with {floor:.0%} success at 10 s (at 30 s: {counts[0]} of {len(places)})"
+            said_10 = None if mode == "x = 0" else 1.0
+            target = Target(f"figure-11/{mode}/10-s/{name}", text, Unit.SHARE, "C.5", said_10, why=why)
+            findings.append(Finding(target, counts[1] / len(places)))
     panels = [_latency(ratio, [("wildchat", mode) for mode in MODES], at_30, levels) for ratio in RATIOS]
     return Chapter("Figure 11, Table 3 and C.5: three ways on WildChat", HOW_OPEN, findings, panels)
 

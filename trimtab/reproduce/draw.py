@@ -92,7 +92,7 @@ def _looks(series: Series) -> dict[str, Any]:
             tiny = series.mark == "."
             own = {
                 "marker": series.mark or "o",
-                "ms": 2.5 if tiny else 5,
+                "ms": 4 if tiny else 5,
                 "mfc": color if tiny else "none",
                 "mew": 0 if tiny else 1,
             }
@@ -139,7 +139,7 @@ def _plain_ticks(axes: Axes, which: str) -> None:
     axis = axes.xaxis if which == "x" else axes.yaxis
     low, high = axis.get_view_interval()
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    marks = (1, 2, 3, 5, 7) if high / low < 6 else (1, 2, 5) if high / low < 150 else (1,)
+    marks = (1, 1.5, 2, 3, 4, 5, 7) if high / low < 6 else (1, 2, 5) if high / low < 150 else (1,)
     ticks = [n * 10.0**decade for decade in decades for n in marks if low <= n * 10.0**decade <= high]
     axis.set_ticks(ticks, [f"{tick:,g}" if tick < 1e4 else f"{tick / 1e3:,g}k" for tick in ticks])
     axis.set_minor_formatter(NullFormatter())
