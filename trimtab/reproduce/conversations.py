@@ -17,7 +17,7 @@ from ..grid import Conditions, mean_stats
 from ..measured import CLEAN, RealRun, TurnStats
 from ..real import AS_MEASURED_REAL, SHAREGPT
 from ..simulate import Client
-from .lab import RATIOS, Lab, appends
+from .lab import CONVERSATIONS, RATIOS, Lab, appends
 from .network import WILDCHAT_AT_ONCE
 from .panel import Panel, Series, Source
 from .target import Chapter, Finding, Target, Unit
@@ -27,7 +27,6 @@ DATASETS: dict[str, Mix] = {"sharegpt": SHAREGPT, "wildchat": WILDCHAT_AT_ONCE}
 MODES = ("x = 0", "x = 1", "PPD")
 QPS = (1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0, 20.0)
 MEASURED_QPS = (2.0, 4.0, 8.0, 12.0)
-CONVERSATIONS = 500
 DEGRADED = 0.95
 Key = tuple[str, str, float, str]
 """Data set, P:D ratio, QPS, mode."""
@@ -40,16 +39,15 @@ STANDINS = (
 
 def run(lab: Lab, what: str, client: Client, datasets: Sequence[str], levels: Sequence[float]) -> dict[Key, Ran]:
     """All modes on all ratios."""
-    count = 100 if lab.quick else CONVERSATIONS
     conditions = replace(AS_MEASURED_REAL, client=client, limit_s=7200.0)
     keys = [(d, ratio, qps, mode) for d in datasets for ratio in RATIOS for qps in levels for mode in MODES]
-    todo = [_trial(lab, DATASETS[d], ratio, qps, mode, count, conditions) for d, ratio, qps, mode in keys]
+    todo = [_trial(lab, DATASETS[d], ratio, qps, mode, conditions) for d, ratio, qps, mode in keys]
     return dict(zip(keys, lab.trials(what, todo), strict=True))
 
 
-def _trial(lab: Lab, mix: Mix, ratio: str, qps: float, mode: str, count: int, conditions: Conditions) -> Trial:
+def _trial(lab: Lab, mix: Mix, ratio: str, qps: float, mode: str, conditions: Conditions) -> Trial:
     rule = Rule(lab.table(ratio)) if mode == "PPD" else None
-    return Trial(ratio, mix, qps, count, conditions, x=float(mode == "x = 1"), rule=rule)
+    return Trial(ratio, mix, qps, lab.conversations, conditions, x=float(mode == "x = 1"), rule=rule)
 
 
 # -- as measured -------------------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ QUICK_WORKLOADS = (
 )
 """Each of the nine second turns once: a table without one of them would send it through P for want of data."""
 QUICK_QPS = (2.0, 8.0, 16.0)
+CONVERSATIONS, QUICK_CONVERSATIONS = 500, 120
 Progress = Callable[[float, int, str | None], None]
 Todo = TypeVar("Todo")
 Done = TypeVar("Done")
@@ -48,9 +49,18 @@ class Lab:
     """Runs with one seed. `quick`: fewer points, workloads and conversations, never other conditions."""
 
     def __init__(
-        self, readings: Readings, *, quick: bool, jobs: int, seed: int, progress: Progress = lambda *_: None
+        self,
+        readings: Readings,
+        *,
+        quick: bool,
+        jobs: int,
+        seed: int,
+        progress: Progress = lambda *_: None,
+        conversations: int | None = None,
     ) -> None:
         self.readings, self.quick, self.seed = readings, quick, seed
+        self.conversations = conversations or (QUICK_CONVERSATIONS if quick else CONVERSATIONS)
+        """Of one run of Figures 4, 5, 6 and 11."""
         self._jobs, self._progress = jobs, progress
         self.simulated: dict[str, int] = {}
         """How many runs were made, by what for."""
@@ -74,7 +84,10 @@ class Lab:
     @cached_property
     def grid_local(self) -> list[Result]:
         """The D nodes of all ratios, at x = 0 and at x = 1."""
-        ends = [r for r in self.grid if r.point.config in RATIOS]
+        if "grid" in self.__dict__:  # it has the ends at x = 0
+            ends = [r for r in self.grid if r.point.config in RATIOS]
+        else:
+            ends = self.points("the grid at x = 0", RATIOS, AS_MEASURED)
         return ends + self.points("the grid at x = 1", tuple(map(appends, RATIOS)), FULLY_LOCAL)
 
     @cached_property

@@ -9,7 +9,7 @@ from emulator.standins import WILDCHAT
 from emulator.workload import fixed
 
 from ..real import AS_MEASURED_REAL
-from .lab import Lab
+from .lab import CONVERSATIONS, Lab
 from .panel import Panel, Series, Source
 from .target import Chapter, Finding, Target, Unit
 from .trial import Rule, Trial
@@ -17,7 +17,6 @@ from .trial import Rule, Trial
 WILDCHAT_AT_ONCE = replace(WILDCHAT, think_s=fixed(0))
 """The stand-in for WildChat, by the protocol of the measured runs: no pause between turns."""
 PLACE = "Figure 5"
-CONVERSATIONS = 500
 HOW = (
     f"{CONVERSATIONS} conversations of the WildChat stand-in (published statistics: the paper's "
     "sample is not published), "
@@ -33,13 +32,12 @@ EQUATION_2 = {150.0: 4.5, 25.0: 27.0, 10.0: 67.0}
 
 def figure_5(lab: Lab) -> Chapter:
     """The chapter."""
-    count = 120 if lab.quick else CONVERSATIONS
     names = list(BANDWIDTHS_GB_S)
     rule = Rule(lab.table("1P_3D"))
     todo = []
     for name in names:
         profile = AS_MEASURED_REAL.profile.with_bandwidth(BANDWIDTHS_GB_S[name])
-        trial = Trial("1P_3D", WILDCHAT_AT_ONCE, 1.0, count, replace(AS_MEASURED_REAL, profile=profile))
+        trial = Trial("1P_3D", WILDCHAT_AT_ONCE, 1.0, lab.conversations, replace(AS_MEASURED_REAL, profile=profile))
         todo += [trial, replace(trial, rule=rule)]
     ran = lab.trials("four interconnects", todo)
     by = {(name, mode): ran[2 * at + step] for at, name in enumerate(names) for step, mode in enumerate(("PD", "PPD"))}

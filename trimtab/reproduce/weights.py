@@ -14,7 +14,6 @@ from .target import Chapter, Finding, Target, Unit
 from .trial import Ran, Rule, Trial
 
 PLACE = "Figure 6"
-CONVERSATIONS = 500
 SHARES = (0.0, 0.2, 0.5, 0.95)
 """Of local later turns, at static PD and at w_tpot 6, 3 and 1."""
 AT_WEIGHT = {1.0: 0.95, 3.0: 0.50, 6.0: 0.20}
@@ -46,7 +45,6 @@ WHY_SHARE = (
 
 def figure_6(lab: Lab) -> Chapter:
     """The chapter."""
-    count = 120 if lab.quick else CONVERSATIONS
     levels = QPS[:1] if lab.quick else QPS
     sweep = (1.0, 6.0, 24.0, 96.0) if lab.quick else SWEEP
     table = lab.table("1P_3D")
@@ -54,7 +52,7 @@ def figure_6(lab: Lab) -> Chapter:
     todo: list[Trial] = []
     for name, mix in MIXES.items():
         for qps in levels:
-            trial = Trial("1P_3D", mix, qps, count, AS_MEASURED_REAL)
+            trial = Trial("1P_3D", mix, qps, lab.conversations, AS_MEASURED_REAL)
             keys += [(name, qps, share) for share in SHARES] + [(name, qps, f"w{w:g}") for w in sweep]
             todo += [replace(trial, x=share) for share in SHARES]
             todo += [replace(trial, rule=Rule(table, 1.0, w)) for w in sweep]

@@ -53,7 +53,8 @@ HOW = (
 )
 WHY_4R = (
     "our replicas share load by least load, and win TPOT and throughput too; the measured ones were loaded unevenly "
-    "(TPOT P50 9.3, P90 14.8 ms) by a rule that nobody published. One configuration that wins everything leaves no conflict"
+    "(TPOT P50 9.3, P90 14.8 ms) by a rule that nobody published. One configuration that wins everything leaves no "
+    "conflict"
 )
 WHY_APART = "4R and the hybrids left out: what remains is the question that the router decides"
 WHY = {
