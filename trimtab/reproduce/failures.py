@@ -24,16 +24,14 @@ PAPER: dict[str, tuple[float, ...]] = {
     "4R": (0.0, 0.0, 0.0, 0.0),
 }
 WHY = (
-    "the published points fail in whole blocks (refused connections, lost servers), not by queueing: "
-    "crashes are faults "
-    "here, never a tuned number. Raw 2P_2D has none failing where the paper has 22 %: Table 5 comes from other runs"
+    "the published points fail in whole blocks (refused connections, lost servers), not by queueing: crashes are "
+    "faults here, never a tuned number. Raw 2P_2D has none failing where the paper has 22 %: Table 5 comes from other "
+    "runs"
 )
 HOW = (
-    "A workload fails if fewer than 95 % of its turns end within 30 s. Open loop: nothing limits "
-    "what is in flight, and the "
-    "client gives up after 30 s. pD nodes take all their later turns. Measured: share of the "
-    "workloads below 95 % success "
-    "in the published points, whose client waits 120 s and more."
+    "A workload fails if fewer than 95 % of its turns end within 30 s. Open loop: nothing limits what is in flight, "
+    "and the client gives up after 30 s. pD nodes take all their later turns. Measured: share of the workloads below "
+    "95 % success in the published points, whose client waits 120 s and more."
 )
 
 

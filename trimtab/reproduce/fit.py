@@ -14,11 +14,10 @@ ALL = "all"
 PLACE = "published points"
 WHY_4R = "measured replicas were loaded unevenly (TPOT P50 9.3, P90 14.8 ms), by a rule that nobody published"
 HOW = (
-    "Every point of the grid by the protocol of the measured runs: at most QPS × 10 conversations "
-    "within 10 s, two turns "
-    "without a pause, at most 50 requests in flight, pD nodes that take .83 of their later turns. Compared are points "
-    "with at least 99 % success. The constants were fitted by hand to 811 of them, so this is a fit and no test; the "
-    "ShareGPT runs of Figure 4 set no constant."
+    "Every point of the grid by the protocol of the measured runs: at most QPS × 10 conversations within 10 s, two "
+    "turns without a pause, at most 50 requests in flight, pD nodes that take .83 of their later turns. Compared are "
+    "points with at least 99 % success. The constants were fitted by hand to 811 of them, so this is a fit and no "
+    "test; the ShareGPT runs of Figure 4 set no constant."
 )
 
 

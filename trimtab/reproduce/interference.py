@@ -24,8 +24,9 @@ WINDOW = 64
 FIGURE_8_BATCH = 64
 CONTEXTS = (2048, 4096, 8192, 16384, 32768, 65536)
 WHY_APPEND = (
-    "1,024 uncached tokens cost the same FLOPs with a cache before them or without; an append is cheap as it is small. "
-    "The paper's 2 % is near what 64 new tokens cost; the released benchmark's own raw runs append 128 (+9 % at 200)"
+    "1,024 uncached tokens cost the same FLOPs with a cache before them or without; an append is cheap as it is "
+    "small. The paper's 2 % is near what 64 new tokens cost; the released benchmark's own raw runs append 128 (+9 % "
+    "at 200)"
 )
 WHY_FOUR = (
     "four full prefills in every step cost four times the tokens; +57 % beside the paper's own +48 % for one is not "
@@ -35,6 +36,7 @@ WHY_MEASURED = "measured over HTTP: 200 prompts of 2k tokens arrive at once and 
 HOW = (
     f"The step formula of {PROFILE.name}: a batch of sequences with {CONTEXT:,} tokens of context each, and beside it, "
     f"in every step, prefills of {FULL:,} new tokens or appends of {APPEND} on {CONTEXT:,} cached ones. Measured: the "
+    ""
     "published raw runs, mean TPOT by HTTP with the prompts of the batch itself arriving too. " + WHY_APPEND + "."
 )
 

@@ -76,13 +76,10 @@ LONG = Mix("long-context", fixed(10_000), ((1.0, fixed(100)),), fixed(100), fixe
 LOADS = (0.5, 1.0, 2.0)
 OPEN: Conditions = replace(FULLY_LOCAL, client=EAGER)
 HOW_1 = (
-    "The paper says: 10k input, 100 output tokens, 5 turns, three loads. Here: a first prompt of "
-    "10,000 tokens, then 100 new "
-    "ones a turn; 0.5, 1 and 2 conversations a second; open loop; P99 of later turns. Which tokens "
-    "the paper's 10k are, its "
-    "loads and its axes' values are not published, so there is nothing to compare but who is where. "
-    "PPD: Algorithm 1 at "
-    "weights (1, 1)."
+    "The paper says: 10k input, 100 output tokens, 5 turns, three loads. Here: a first prompt of 10,000 tokens, then "
+    "100 new ones a turn; 0.5, 1 and 2 conversations a second; open loop; P99 of later turns. Which tokens the "
+    "paper's 10k are, its loads and its axes' values are not published, so there is nothing to compare but who is "
+    "where. PPD: Algorithm 1 at weights (1, 1)."
 )
 
 
@@ -126,11 +123,9 @@ KINDS: dict[str, tuple[str, ...]] = {
 }
 QPS = (2.0, 8.0, 20.0)
 HOW_9 = (
-    "The ten core configurations on the grid as measured: mean over the workloads of a kind of the "
-    "P99 TTFT of second turns "
-    "and of throughput. A P99 of 20 to 200 turns is close to their maximum, and the model has no "
-    "jitter. 4R is orange in the "
-    "paper, and usually on the frontier."
+    "The ten core configurations on the grid as measured: mean over the workloads of a kind of the P99 TTFT of second "
+    "turns and of throughput. A P99 of 20 to 200 turns is close to their maximum, and the model has no jitter. 4R is "
+    "orange in the paper, and usually on the frontier."
 )
 
 

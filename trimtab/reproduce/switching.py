@@ -24,9 +24,9 @@ WHY = (
 )
 WHY_X1 = "the measured pD nodes took .83 of their later turns, not all: the paper's “x = 1” is not 1"
 HOW = (
-    "Mean over workloads and QPS levels of the change of the mean TTFT of second turns. As measured: the pD nodes take "
-    ".83 of their later turns, as 16 to 22 % of the measured ones went through P. Below it x = 1 in earnest. The limit "
-    "is against the measured value: 8 of 9 within 10 points."
+    "Mean over workloads and QPS levels of the change of the mean TTFT of second turns. As measured: the pD nodes "
+    "take .83 of their later turns, as 16 to 22 % of the measured ones went through P. Below it x = 1 in earnest. The "
+    "limit is against the measured value: 8 of 9 within 10 points."
 )
 
 

@@ -6,6 +6,7 @@ local by a coin (`x`), or by the paper's table at some weights (`rule`).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -57,13 +58,18 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a trial came to. Times as the client sees them."""
+    """What a trial came to. Times as the client sees them, with its own wait for a place."""
 
     success: float
     """Share of turns that were answered, of all that were planned."""
     first: TurnStats
     later: TurnStats
-    every: TurnStats
+    sent: TurnStats
+    """All turns, from when each was sent: without its wait for a place in the client."""
+    e2e_s: tuple[float, ...]
+    """Of each of them, sorted."""
+    planned: int
+    """Turns."""
     local_share: float
     """Of later turns."""
     sent_turns: float
@@ -76,6 +82,10 @@ class Ran:
     turns: float
     """Per conversation, as planned."""
     tokens_per_s: float
+
+    def within(self, limit_s: float) -> float:
+        """Share of planned turns whose answer was whole so long after they were sent."""
+        return bisect_right(self.e2e_s, limit_s) / self.planned
 
 
 def run_trial(trial: Trial, seed: int) -> Ran:
@@ -107,7 +117,9 @@ def _summary(answered: Sequence[TurnRecord], plans: Sequence[ConversationPlan], 
         success=len(answered) / planned,
         first=stats([r for r in answered if r.turn == 1], held_s),
         later=stats(later, held_s),
-        every=stats(answered, held_s),
+        sent=stats(answered, {}),
+        e2e_s=tuple(sorted(r.e2e_s for r in answered)),
+        planned=planned,
         local_share=sum(r.went_local for r in later) / len(later) if later else 0.0,
         sent_turns=len(sent) / len(answered) if answered else 0.0,
         sent_tokens=sum(r.prompt_tokens for r in sent),

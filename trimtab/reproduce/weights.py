@@ -29,12 +29,10 @@ def _mix(name: str, mean_in: float, mean_out: float) -> Mix:
 
 MIXES = {"A": _mix("figure-6-a", 249, 227), "B": _mix("figure-6-b", 372, 188)}
 HOW = (
-    "The paper samples 500 prefill-heavy conversations of ShareGPT and WildChat and does not say how long they are, so "
-    "two mixes stand in: A with 249 new tokens and 227 of answer a turn on average, B with 372 and "
-    "188. The mix decides "
-    "these rows. First the paper's local shares by a coin; then Algorithm 1 itself, with the table "
-    "from virtual time, at the "
-    "paper's weights and beyond."
+    "The paper samples 500 prefill-heavy conversations of ShareGPT and WildChat and does not say how long they are, "
+    "so two mixes stand in: A with 249 new tokens and 227 of answer a turn on average, B with 372 and 188. The mix "
+    "decides these rows. First the paper's local shares by a coin; then Algorithm 1 itself, with the table from "
+    "virtual time, at the paper's weights and beyond."
 )
 WHY_MIX = "the sample decides this number, and is not published"
 WHY_SHARE = (

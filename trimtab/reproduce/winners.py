@@ -46,10 +46,9 @@ TABLE_2: dict[str, tuple[float | None, ...]] = {
 """Shares of wins by metric; the hybrids' from Appendix A."""
 DIFFERENT = 0.922
 HOW = (
-    "Winners among all 17 configurations of Table 4, over 18 workloads × 10 QPS levels. No bar: a win by a hair counts "
-    "as one, and 10-second runs leave 5 to 200 conversations a point. The paper's throughput column "
-    "has 13 % of the points "
-    "missing; in the published points they go to x = 0 (15.6 %, not 4.4 %) and 4R (2.2 %)."
+    "Winners among all 17 configurations of Table 4, over 18 workloads × 10 QPS levels. No bar: a win by a hair "
+    "counts as one, and 10-second runs leave 5 to 200 conversations a point. The paper's throughput column has 13 % "
+    "of the points missing; in the published points they go to x = 0 (15.6 %, not 4.4 %) and 4R (2.2 %)."
 )
 WHY_4R = (
     "our replicas share load by least load, and win TPOT and throughput too; the measured ones were loaded unevenly "
