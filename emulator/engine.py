@@ -75,6 +75,8 @@ class Job:
     """The first token is out."""
     muted: bool = False
     """The client left or has been told of a failure: no callback follows."""
+    session: str | None = None
+    """Whose it is, as its client says: repeated in KV events."""
     poisoned: bool = False
     """What it received was not its prompt's KV."""
     queued_s: float = 0.0
@@ -417,7 +419,8 @@ class Engine:
             if self.running + len(self._loading) + len(self._arrived) >= self.profile.max_sequences:
                 return
             try:
-                grant = self.cache.admit(job.known, job.output_tokens - job.made, ahead=not self.profile.preempts)
+                left, ahead = job.output_tokens - job.made, not self.profile.preempts
+                grant = self.cache.admit(job.known, left, ahead=ahead, session=job.session)
             except ValueError:
                 waiting.popleft()
                 self._events.after(0.0, self._fail, job)

@@ -85,6 +85,8 @@ class Request:
     prompt: Prompt
     output_tokens: int
     kv_transfer_params: Mapping[str, object] | None = None
+    session: str | None = None
+    """Of which conversation it is, as `X-Session-ID` says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +287,7 @@ class Fleet:
             lambda job, at_s: on_failed(at_s, 503 if not self.engines[node].alive else 500),
         )
         job.on_token = on_token
+        job.session = request.session
         if kind is Kind.RECEIVE and self.hand_over is not None:
             job.transfer = self.hand_over.transfer(node, params or {})
         elif kind is Kind.RECEIVE:

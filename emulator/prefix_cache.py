@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import Protocol
 
 Prompt = tuple[tuple[str, int], ...]
 
@@ -21,6 +22,19 @@ Prompt = tuple[tuple[str, int], ...]
 def prompt_tokens(prompt: Prompt) -> int:
     """Length of a prompt in tokens."""
     return sum(tokens for _, tokens in prompt)
+
+
+class Watcher(Protocol):
+    """Told of what comes and goes. A run needs none."""
+
+    def stored(self, kept: Prompt, had: list[int], session: str | None) -> None:
+        """A path is there; of each of its segments, `had` tokens were there before."""
+
+    def removed(self, key: str, before: int, left: int) -> None:
+        """A segment lost its tail."""
+
+    def cleared(self) -> None:
+        """Everything is gone."""
 
 
 @dataclass(slots=True)
@@ -43,6 +57,8 @@ class Grant:
     hit_tokens: int
     reserved_tokens: int
     generation: int
+    session: str | None = None
+    """Whose request it is, for the watcher."""
     pinned: list[tuple[str, int]] = field(default_factory=list)
 
 
@@ -59,6 +75,7 @@ class PrefixCache:
         "evicted_tokens",
         "reserved_tokens",
         "resident_tokens",
+        "watcher",
     )
 
     def __init__(self, capacity_tokens: int, block_tokens: int) -> None:
@@ -68,6 +85,7 @@ class PrefixCache:
         self.resident_tokens = 0
         self.reserved_tokens = 0
         self.evicted_tokens = 0
+        self.watcher: Watcher | None = None
         self._block = block_tokens
         self._segments: dict[str, _Segment] = {}
         self._idle: OrderedDict[str, None] = OrderedDict()
@@ -88,7 +106,9 @@ class PrefixCache:
         hit = max(0, min(hit, total - 1))
         return hit - hit % self._block
 
-    def admit(self, prompt: Prompt, output_tokens: int, *, ahead: bool = True) -> Grant | None:
+    def admit(
+        self, prompt: Prompt, output_tokens: int, *, ahead: bool = True, session: str | None = None
+    ) -> Grant | None:
         """Reserve room for what the prompt lacks and, if `ahead`, the output; None, and no change, if it does not
         fit now.
 
@@ -102,7 +122,7 @@ class PrefixCache:
                 f"{total} prompt + {output_tokens} output tokens exceed this node's {self.capacity_tokens}"
             )
         hit = self.hit_tokens(prompt)
-        grant = Grant(prompt, hit, total - hit + (output_tokens if ahead else 0), self._generation)
+        grant = Grant(prompt, hit, total - hit + (output_tokens if ahead else 0), self._generation, session)
         left = hit
         evictable = self._idle_tokens
         for key, tokens in prompt:
@@ -128,12 +148,11 @@ class PrefixCache:
         computed = sum(tokens for _, tokens in grant.prompt) - grant.hit_tokens
         grant.reserved_tokens -= computed
         self.reserved_tokens -= computed
+        self._store(grant.prompt, grant.session)
         held = dict(grant.pinned)
         for key, tokens in grant.prompt:
-            segment = self._segments.setdefault(key, _Segment(0))
+            segment = self._segments[key]
             self._idle_tokens -= segment.idle
-            self.resident_tokens += max(0, tokens - segment.tokens)
-            segment.tokens = max(segment.tokens, tokens)
             if key in held:
                 segment.pins.remove(held[key])
             segment.pins.append(tokens)
@@ -156,15 +175,7 @@ class PrefixCache:
             return
         grant.generation = -1
         self.reserved_tokens -= grant.reserved_tokens
-        for key, tokens in kept:
-            segment = self._segments.get(key)
-            if segment is None:
-                segment = self._segments[key] = _Segment(0)
-            grown = tokens - segment.tokens
-            if grown > 0:
-                segment.tokens = tokens
-                self.resident_tokens += grown
-                self._idle_tokens += grown
+        self._store(kept, grant.session)
         for key, held in reversed(grant.pinned):  # children first, so that they are evicted first
             self._unpin(key, held)
             self._rest(key)
@@ -194,6 +205,24 @@ class PrefixCache:
         self._idle_tokens = 0
         self.resident_tokens = 0
         self.reserved_tokens = 0
+        if self.watcher is not None:
+            self.watcher.cleared()
+
+    def _store(self, kept: Prompt, session: str | None) -> None:
+        """The path is there; what is new of it is idle."""
+        had: list[int] = []
+        for key, tokens in kept:
+            segment = self._segments.get(key)
+            if segment is None:
+                segment = self._segments[key] = _Segment(0)
+            had.append(segment.tokens)
+            grown = tokens - segment.tokens
+            if grown > 0:
+                segment.tokens = tokens
+                self.resident_tokens += grown
+                self._idle_tokens += grown
+        if self.watcher is not None and kept:
+            self.watcher.stored(kept, had, session)
 
     def _pin(self, key: str, held: int) -> None:
         segment = self._segments[key]
@@ -223,6 +252,8 @@ class PrefixCache:
             self.resident_tokens -= take
             self._idle_tokens -= take
             self.evicted_tokens += take
+            if self.watcher is not None:
+                self.watcher.removed(key, segment.tokens + take, segment.tokens)
             tokens -= take
             if not segment.idle:
                 del self._idle[key]

@@ -8,10 +8,11 @@ caller.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from estimators.length import LengthState
 
+from .reuse import Reuse
 from .turn import ConversationKey, NodeId
 
 
@@ -28,6 +29,7 @@ class Conversation:
     decode_node: NodeId | None = None
     in_flight: int = 0
     length: LengthState | None = None
+    reuse: Reuse = field(default_factory=Reuse)
 
 
 class Conversations:

@@ -15,6 +15,7 @@ nodes, at most `MAX_ATTEMPTS` times; the last plan is local, if a node can do it
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -41,14 +42,21 @@ from .placement import (
 )
 from .policy import Policy
 from .record import Refused, TurnRecord
-from .residency import Residency
+from .residency import Belief, Residency
+from .reuse import Verdict
 from .stopwatch import Stopwatch
 from .turn import ConversationKey, NodeId, Reason, Role, Turn
 
 MAX_ATTEMPTS = 4
+MAX_MODELS = 100
+"""Models whose chat template is remembered; clients choose the names."""
+USAGE_S = 5.0
+"""How often a shell reports the KV usage of nodes that decode."""
 UNKNOWN_WORK_MS = 1000.0
 """Without a model a prompt counts as this and 1 ms a token: enough to spread prompts over P nodes and to tell
 busy from idle."""
+OTHERS_MIN_SHARE = 0.02
+"""Less memory than this that is not the router's own is rounding, and answers longer than expected."""
 
 Decider = Callable[[Policy, TurnFeatures, float], Decision]
 
@@ -71,10 +79,10 @@ class Flight:
     avoid: set[NodeId] = field(default_factory=set)
     booked_tokens: int = 0
     decoding: bool = False
-    used_s: float | None = None
-    """When D's copy of the conversation had last been used before this turn."""
-    held_tokens: int = 0
-    """What D had of the conversation before this turn."""
+    belief: Belief | None = None
+    """What D was believed to hold of the conversation when its leg was sent."""
+    prefill_told: Belief | None = None
+    """What P's events had told of it when this plan was made, if they tell of it."""
 
     @property
     def sent(self) -> Leg:
@@ -113,13 +121,13 @@ class RouterCore:
         self.residency = Residency()
         self.conversations = conversations if conversations is not None else Conversations()
         self.counts = SloCounts(slo.name for slo in slos)
-        self.residency_misses = 0
         self._slos = tuple(slos)
         self._connector = connector
         self._decide = decider
         self._rate = EventRate(start_s)
         self._length = LengthEstimator()
         self._flights: dict[str, Flight] = {}
+        self._answers_repeat: OrderedDict[str, bool] = OrderedDict()
         self._topology = ""
         for node in nodes:
             self.nodes[node.id] = node
@@ -134,6 +142,16 @@ class RouterCore:
         """The nodes in use, in the notation of the tables: `2P_2D`."""
         return self._topology
 
+    @property
+    def residency_misses(self) -> int:
+        """Local turns for which the engine had cached less than believed."""
+        decoders = [node.id for node in self.nodes.values() if node.role is not Role.PREFILL]
+        return sum(
+            count
+            for (node, _, verdict), count in self.residency.checks.items()
+            if verdict is not Verdict.HIT and node in decoders
+        )
+
     def node_down(self, node: NodeId) -> None:
         """The node is gone: nothing of what it cached or had outstanding remains. Its flights are reported by
         the shell."""
@@ -144,6 +162,24 @@ class RouterCore:
         if self.nodes[node].role is not Role.PREFILL:
             self.conversations.forget_node(node)
         self._rename()
+
+    def node_restarted(self, node: NodeId) -> None:
+        """The node's process is another one: what the earlier one cached is gone."""
+        self.residency.reset(node, self.nodes[node].kv_capacity_tokens)
+        if self.nodes[node].role is not Role.PREFILL:
+            self.conversations.forget_node(node)
+
+    def node_usage(self, node: NodeId, share: float) -> None:
+        """The engine says which share of its KV memory running requests hold: what is not the router's own is others'.
+
+        On P nodes that says nothing: a prompt under its lease counts as held and as running.
+        """
+        at = self.nodes[node]
+        if at.role is not Role.PREFILL and at.introduced:
+            load = self.load[node]
+            others = max(0, round(share * at.kv_capacity_tokens) - load.kv_tokens)
+            load.others_kv_tokens = others if others > OTHERS_MIN_SHARE * at.kv_capacity_tokens else 0
+            self.residency.ledger(node).share(load.others_kv_tokens)
 
     def node_up(self, node: NodeId) -> None:
         """The node is back, with an empty cache."""
@@ -213,7 +249,7 @@ class RouterCore:
             flight.avoid.add(error.leg.node)
             return self._replan(flight, now_s, Reason.PREFILL_FAILED)
         if leg.purpose is Purpose.DECODE:
-            self._launched(flight)
+            self._launched(flight, now_s)
         flight.leg = leg
         return leg
 
@@ -227,7 +263,7 @@ class RouterCore:
 
     def _replan(self, flight: Flight, now_s: float, reason: Reason) -> Leg:
         if flight.decoding:  # where P failed, D, which waited beside it, has what it had
-            kept = flight.held_tokens if reason is Reason.PREFILL_FAILED else 0
+            kept = flight.belief.tokens if flight.belief is not None and reason is Reason.PREFILL_FAILED else 0
             self.residency.store(flight.placement.decode, flight.conversation.key, kept, now_s)
         self._unbook(flight, now_s)
         if flight.attempts >= MAX_ATTEMPTS:
@@ -265,15 +301,16 @@ class RouterCore:
         """The turn was answered; the counts are the engine's own (usage)."""
         conversation, placement = flight.conversation, flight.placement
         key = conversation.key
+        self.residency.advance(now_s)
         conversation.turns = max(conversation.turns, flight.number)
         conversation.context_tokens = prompt_tokens + output_tokens
         conversation.decode_node = placement.decode
         conversation.length = self._length.update(flight.turn.model, conversation.length, output_tokens)
-        if placement.prefill is None and cached_tokens is not None:
-            believed = flight.features.prompt_tokens - flight.features.uncached_d
-            if cached_tokens < believed and flight.used_s is not None:
-                self.residency.missed(placement.decode, flight.used_s)
-                self.residency_misses += 1
+        if flight.number == 1:  # as the model's other conversations have it
+            conversation.reuse.answers = self._answers_repeat.get(flight.turn.model, True)
+        if placement.prefill is None and cached_tokens is not None and flight.belief is not None:
+            self._check(flight, placement.decode, flight.belief, prompt_tokens, cached_tokens)
+        conversation.reuse.prompt_tokens = prompt_tokens
         kept = prompt_tokens + output_tokens - 1  # the last token has no KV yet
         self.residency.store(placement.decode, key, kept, now_s)
         return self._end(flight, now_s, Outcome.COMPLETED, prompt_tokens, output_tokens, cached_tokens)
@@ -317,6 +354,7 @@ class RouterCore:
         now_s: float,
         coin: float,
     ) -> tuple[TurnFeatures, Candidates, Decision]:
+        self.residency.advance(now_s)
         candidates = eligible(conversation, self.nodes.values(), avoid)
         decode = choose_decode(candidates, self.residency, now_s)
         policy = self.current.publication.policy_for(decode.id)
@@ -333,13 +371,13 @@ class RouterCore:
             n_ctx=context,
             n_in=turn.new_tokens,
             n_out=round(self._length.expected_tokens(turn.model, conversation.length, turn.max_tokens)),
-            uncached_d=decode.uncached_tokens(self.residency.held(decode.id, turn.key), prompt),
+            uncached_d=decode.uncached_tokens(self._usable(decode.id, conversation), prompt),
             uncached_p=prompt if prefill is None else prefill[1],
             p_backlog_ms=0.0 if prefill is None else self.load[prefill[0].id].prefill.ms(now_s),
             link_backlog_ms=0.0 if prefill is None else self.load[prefill[0].id].link.ms(now_s),
             d_backlog_ms=load.prefill.ms(now_s),
             d_batch=load.sequences,
-            d_kv_tokens=load.kv_tokens,
+            d_kv_tokens=load.kv_in_use_tokens,
             d_kv_capacity_tokens=decode.kv_capacity_tokens,
             qps=self._rate.rate_hz(now_s) if qps is None else qps,
             topology=self._topology,
@@ -357,8 +395,13 @@ class RouterCore:
         policy = self.current.publication.policy_for(placement.decode)
         latency = policy.latency(features.model, self._topology)
         prompt, request_id = features.prompt_tokens, flight.turn.request_id
-        self.residency.touch(placement.decode, flight.conversation.key, prompt + features.n_out, now_s)
+        key = flight.conversation.key
+        self.residency.touch(placement.decode, key, prompt + features.n_out, now_s)
+        self.residency.expect(placement.decode, key)
         local = placement.prefill is None
+        if placement.prefill is not None:
+            flight.prefill_told = self.residency.told(placement.prefill, key)
+            self.residency.expect(placement.prefill, key)
         server = self.load[placement.prefill or placement.decode].prefill
         uncached = features.uncached_d if local else features.uncached_p
         work_ms = UNKNOWN_WORK_MS + uncached if latency is None else latency.prefill_ms(uncached, prompt)
@@ -370,26 +413,49 @@ class RouterCore:
         self.load[node].prefill.remove(flight.turn.request_id, now_s)
         if reply.status != 200:
             return
-        self.residency.store(node, flight.conversation.key, reply.prompt_tokens, now_s)
+        key = flight.conversation.key
+        if reply.cached_tokens is not None:
+            # P's events tell this prompt's own blocks by now; its books have followed the prompts that were before it.
+            belief = flight.prefill_told or self.residency.booked(node, key, now_s)
+            self._check(flight, node, belief, reply.prompt_tokens, reply.cached_tokens)
+        self.residency.store(node, key, reply.prompt_tokens, now_s)
         latency = self.current.publication.policy_for(flight.placement.decode).latency(
             flight.turn.model, self._topology
         )
         if latency is not None and flight.watch.first_s is None:
             decode = self.nodes[flight.placement.decode]  # not the features' D where that had no room
             missing = decode.uncached_tokens(
-                self.residency.held(decode.id, flight.conversation.key), flight.features.prompt_tokens
+                self._usable(decode.id, flight.conversation), flight.features.prompt_tokens
             )
             self.load[node].link.add(flight.turn.request_id, latency.transfer_ms(missing), now_s)
 
-    def _launched(self, flight: Flight) -> None:
+    def _usable(self, node: NodeId, conversation: Conversation) -> int:
+        """What the conversation's next prompt is believed to find on the node."""
+        return conversation.reuse.usable(self.residency.held(node, conversation.key))
+
+    def _check(self, flight: Flight, node: NodeId, belief: Belief, prompt_tokens: int, cached_tokens: int) -> None:
+        """An engine told what of a prompt it had cached: compare with what was believed."""
+        at, reuse, model = self.nodes[node], flight.conversation.reuse, flight.turn.model
+        believed = prompt_tokens - at.uncached_tokens(reuse.usable(belief.tokens), prompt_tokens)
+        if believed <= 0:
+            return
+        decoded = at.role is not Role.PREFILL
+        verdict = reuse.judge(believed, cached_tokens, at.block_tokens, decoded)
+        self.residency.check(node, belief, verdict)
+        if decoded and verdict is not Verdict.EVICTED:
+            self._answers_repeat[model] = reuse.answers
+            self._answers_repeat.move_to_end(model)
+            if len(self._answers_repeat) > MAX_MODELS:
+                self._answers_repeat.popitem(last=False)
+
+    def _launched(self, flight: Flight, now_s: float) -> None:
         node, key = flight.placement.decode, flight.conversation.key
         decode = self.load[node]
         flight.decoding = True
         flight.booked_tokens = flight.features.prompt_tokens + flight.features.n_out
         decode.sequences += 1
         decode.kv_tokens += flight.booked_tokens
-        flight.used_s = self.residency.used_s(node, key)
-        flight.held_tokens = self.residency.held(node, key)
+        flight.belief = self.residency.belief(node, key, now_s)
         self.residency.run(node, key, flight.booked_tokens)
 
     def _unbook(self, flight: Flight, now_s: float) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 from slos.objective import Outcome
 
+from .blocks import session_of
 from .body import Api, ClientRequest, Usage, assistant_identity, decode_body, parse, parse_answer, prefill_body
 from .clock import Clock
 from .connectors.protocol import Leg, LegReply, Purpose
@@ -368,6 +369,8 @@ class Dispatcher:
             "X-Request-Id": leg.request_id or exchange.flight.turn.request_id,
         }
         exchange.wire_id = (leg.request_id or "").encode()
+        if leg.node in self._core.residency.blocks:  # its KV events repeat this with what they say
+            headers["X-Session-ID"] = session_of(exchange.flight.turn.key)
         url = self._watch.url(leg.node, exchange.request.api.value)
         reply = await self._upstream.open(url, body, headers, first_byte_s)
         exchange.open_replies.add(reply)
@@ -458,6 +461,8 @@ class Dispatcher:
         log.warning("request %s: %s leg on %s: %s", exchange.request_id, leg.purpose, leg.node, error)
         if error.refused:
             self._watch.refused(leg.node)
+        elif not isinstance(error, NodeTimeout | _BadAnswer):
+            self._watch.doubt(leg.node)
         exchange.failure = error
 
     async def _give_up(self, exchange: _Exchange, why: str) -> None:

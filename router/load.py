@@ -55,9 +55,15 @@ class Backlog:
 @dataclass(slots=True)
 class NodeLoad:
     """One node: prompt work, transfers that it has to send, sequences that decode on it and the KV tokens
-    that they need."""
+    that they need; and what of its KV memory the engine says is in use beside."""
 
     prefill: Backlog = field(default_factory=Backlog)
     link: Backlog = field(default_factory=Backlog)
     sequences: int = 0
     kv_tokens: int = 0
+    others_kv_tokens: int = 0
+
+    @property
+    def kv_in_use_tokens(self) -> int:
+        """KV memory that is not to be had."""
+        return self.kv_tokens + self.others_kv_tokens

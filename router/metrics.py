@@ -8,9 +8,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from slos.objective import Outcome, Signal, Slo
 
+from .core import RouterCore
 from .errors import Code
 from .record import TurnRecord
-from .turn import Reason, Route
+from .turn import Reason, Role, Route
 
 LATENCY_BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 TPOT_BUCKETS_S = (0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.2, 0.5)
@@ -37,6 +38,27 @@ LEG_FAILURES = Spec(
 IN_FLIGHT = Spec("trimtab_turns_in_flight", (), "Turns accepted and not ended.")
 ATTEMPTS = Spec("trimtab_replanned_turns", (), "Turns that needed more than one plan.")
 MISSES = Spec("trimtab_residency_misses", (), "Local turns for which the engine had cached less than believed.")
+CHECKS = Spec(
+    "trimtab_residency_checks",
+    ("node", "source", "result"),
+    "Turns whose engine told what it had cached, against the belief: hit, evicted, or changed (another prompt).",
+)
+BELIEVED = Spec(
+    "trimtab_believed_tokens", ("node",), "KV tokens of conversations in the ledger, running turns included."
+)
+FOREIGN = Spec("trimtab_foreign_tokens_per_second", ("node",), "KV that others put into the node, learned from misses.")
+OTHERS = Spec(
+    "trimtab_others_kv_tokens", ("node",), "KV in use by requests that are not this router's, as the engine says."
+)
+EVENTS_LIVE = Spec(
+    "trimtab_kv_events_live", ("node",), "1 while the node's KV events say what it holds; absent without."
+)
+EVENTS = Spec("trimtab_kv_events", ("node",), "KV events taken.")
+EVENT_GAPS = Spec("trimtab_kv_event_gaps", ("node",), "Times at which KV events were lost or could not be read.")
+EVENT_LAG = Spec(
+    "trimtab_kv_event_lag_seconds", ("node",), "Age of the last KV events on arrival, by both hosts' clocks."
+)
+BLOCKS = Spec("trimtab_kv_blocks", ("node",), "KV blocks that the node said it holds.")
 CONVERSATIONS = Spec("trimtab_conversations", (), "Conversations remembered.")
 NODE_UP = Spec("trimtab_node_up", ("node", "role"), "1 if the node may be used.")
 PRICE_POLICY = Spec("trimtab_policy_version", (), "Version of the publication in use.")
@@ -52,6 +74,15 @@ SPECS = (
     IN_FLIGHT,
     ATTEMPTS,
     MISSES,
+    CHECKS,
+    BELIEVED,
+    FOREIGN,
+    OTHERS,
+    EVENTS_LIVE,
+    EVENTS,
+    EVENT_GAPS,
+    EVENT_LAG,
+    BLOCKS,
     CONVERSATIONS,
     NODE_UP,
     PRICE_POLICY,
@@ -75,6 +106,15 @@ class RouterMetrics:
         self._attempts = _counter(ATTEMPTS, registry)
         self.in_flight = _gauge(IN_FLIGHT, registry)
         self.misses = _gauge(MISSES, registry)
+        self.checks = _gauge(CHECKS, registry)
+        self.believed = _gauge(BELIEVED, registry)
+        self.foreign = _gauge(FOREIGN, registry)
+        self.others = _gauge(OTHERS, registry)
+        self.events_live = _gauge(EVENTS_LIVE, registry)
+        self.events = _gauge(EVENTS, registry)
+        self.event_gaps = _gauge(EVENT_GAPS, registry)
+        self.event_lag = _gauge(EVENT_LAG, registry)
+        self.blocks = _gauge(BLOCKS, registry)
         self.conversations = _gauge(CONVERSATIONS, registry)
         self.node_up = _gauge(NODE_UP, registry)
         self.policy_version = _gauge(PRICE_POLICY, registry)
@@ -97,6 +137,27 @@ class RouterMetrics:
             self._ttft.labels("1" if record.turn > 1 else "0").observe(record.ttft_s)
             if record.tpot_s is not None and record.output_tokens >= 8:
                 self._tpot.observe(record.tpot_s)
+
+    def late(self, node: str, age_s: float) -> None:
+        """KV events arrived that were made so long ago."""
+        self.event_lag.labels(str(node)).set(age_s)
+
+    def believe(self, core: RouterCore) -> None:
+        """What the core believes of its nodes' KV, as gauges."""
+        residency = core.residency
+        for (node, source, verdict), count in residency.checks.items():
+            self.checks.labels(str(node), source.value, verdict.value).set(count)
+        for name, at in core.nodes.items():
+            ledger = residency.ledger(name)
+            self.believed.labels(str(name)).set(ledger.own_tokens)
+            self.foreign.labels(str(name)).set(ledger.foreign_hz)
+            if at.role is not Role.PREFILL:
+                self.others.labels(str(name)).set(core.load[name].others_kv_tokens)
+        for name, blocks in residency.blocks.items():
+            self.events_live.labels(str(name)).set(blocks.live and not blocks.problem)
+            self.events.labels(str(name)).set(blocks.events)
+            self.event_gaps.labels(str(name)).set(blocks.gaps)
+            self.blocks.labels(str(name)).set(len(blocks))
 
     def refused(self, code: str) -> None:
         """A request ended before it became a turn."""

@@ -2,21 +2,27 @@
 
 A loop asks every node's /health; two failures in a row take it out, one success brings it back with an empty
 cache. A refused connection in traffic takes it out at once. KV capacity and block size come from the engine's
-metrics when it comes up. Where the hand-over protocol has engines name themselves (`AddressRule.query`), that is
-asked with every probe: without it the node is not up, and another name is another process, with an empty cache.
+metrics when it comes up, and for nodes that decode the share of KV memory in use every `USAGE_S`. Where the hand-over
+protocol has engines name themselves (`AddressRule.query`), that is asked with every probe: without it the node is not
+up, and another name is another process, with an empty cache.
+
+A restart that no probe saw shows in the time at which the process began, in its metrics. They are read when the
+probe needed a new connection, which it does after every restart, and when an answer in traffic broke off.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from time import monotonic
 from types import MappingProxyType
 
 from .connectors.protocol import AddressRule
-from .core import RouterCore
+from .core import USAGE_S, RouterCore
 from .placement import Node
 from .turn import NodeId, Role
 from .upstream import NodeError, Upstream
@@ -26,10 +32,15 @@ log = logging.getLogger("trimtab.nodes")
 PROBE_S = 1.0
 PROBE_TIMEOUT_S = 2.0
 FAILURES = 2
+DOUBT_S = 0.1
+"""Between a doubt and the look at the node's metrics: a burst of broken answers is one look."""
 UNKNOWN_KV_TOKENS = 10**9
 """An engine that does not tell its KV size is not guarded."""
 
 _CACHE_INFO = re.compile(rb"^vllm:cache_config_info\{([^}]*)\}", re.MULTILINE)
+_USAGE = re.compile(rb"^vllm:kv_cache_usage_perc(?:\{[^}]*\})? (\S+)", re.MULTILINE)
+_BEGAN = re.compile(rb"^process_start_time_seconds (\S+)", re.MULTILINE)
+_CREATED = re.compile(rb"^vllm:\w+_created(?:\{[^}]*\})? (\S+)", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
@@ -65,11 +76,22 @@ def hand_over_addresses(nodes: Mapping[NodeId, Endpoint]) -> dict[NodeId, str]:
 class NodeWatch:
     """Keeps `RouterCore`'s view of the nodes true."""
 
-    def __init__(self, addresses: dict[NodeId, Endpoint], upstream: Upstream, rule: AddressRule | None = None) -> None:
+    def __init__(
+        self,
+        addresses: dict[NodeId, Endpoint],
+        upstream: Upstream,
+        rule: AddressRule | None = None,
+        now_s: Callable[[], float] = monotonic,
+    ) -> None:
         self.addresses = addresses
         self._upstream = upstream
         self._rule = rule
+        self._now_s = now_s
         self._failures: dict[NodeId, int] = dict.fromkeys(addresses, FAILURES)
+        self._began: dict[NodeId, float | None] = {}
+        self._looked_s: dict[NodeId, float] = {}
+        self._doubted: set[NodeId] = set()
+        self._wake = asyncio.Event()
         self._core: RouterCore | None = None
 
     def nodes(self) -> list[Node]:
@@ -89,28 +111,46 @@ class NodeWatch:
         self._failures[node] = FAILURES
         self._down(node, "connection refused")
 
+    def doubt(self, node: NodeId) -> None:
+        """An answer broke off: is it still the same process?"""
+        self._doubted.add(node)
+        self._wake.set()
+
     async def probe_all(self) -> None:
         """Ask every node once."""
         await asyncio.gather(*(self._probe(node) for node in self.addresses))
 
     async def run(self) -> None:
         """Probe for ever."""
+        due_s = 0.0
         while True:
             try:
-                await self.probe_all()
+                if self._now_s() >= due_s:
+                    due_s = self._now_s() + PROBE_S
+                    await self.probe_all()
+                else:
+                    await asyncio.gather(*(self._look(node) for node in self._doubted))
             except Exception:
                 log.exception("a probe failed inside the router")
-            await asyncio.sleep(PROBE_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, due_s - self._now_s())):
+                    await self._wake.wait()
+                    await asyncio.sleep(DOUBT_S)
+            self._wake.clear()
 
     async def _probe(self, node: NodeId) -> None:
         assert self._core is not None
         known = self._core.nodes[node]
+        fresh = False
         try:
-            status, _ = await self._upstream.get(self.url(node, "/health"), PROBE_TIMEOUT_S)
-            problem = "" if status == 200 else f"/health answers {status}"
+            answer = await self._upstream.fetch(self.url(node, "/health"), PROBE_TIMEOUT_S)
+            fresh = answer.fresh
+            problem = "" if answer.status == 200 else f"/health answers {answer.status}"
             name = known.engine_id if problem else await self._ask_name(node)
         except (NodeError, ValueError) as error:
             problem = str(error)
+        if fresh:
+            self._doubted.add(node)
         if problem:
             self._failures[node] += 1
             if self._failures[node] >= FAILURES:
@@ -120,10 +160,15 @@ class NodeWatch:
         if known.engine_id != name:
             self._down(node, "it is another process")
         if not known.healthy:
-            await self._introduce(node)
+            await self._look(node)
             known.engine_id = name
             self._core.node_up(node)
             log.info("node %s is up", node)
+        elif node in self._doubted or self._usage_is_due(node, known.role):
+            await self._look(node)
+
+    def _usage_is_due(self, node: NodeId, role: Role) -> bool:
+        return role is not Role.PREFILL and self._now_s() - self._looked_s.get(node, -USAGE_S) >= USAGE_S
 
     def _down(self, node: NodeId, problem: str) -> None:
         assert self._core is not None
@@ -141,19 +186,53 @@ class NodeWatch:
             raise NodeError(f"{rule.query} answers {status}")
         return rule.identity(answer)
 
-    async def _introduce(self, node: NodeId) -> None:
+    async def _look(self, node: NodeId) -> None:
+        """Read the node's metrics: which process it is, how large its KV memory is, and how much of it is in use."""
         assert self._core is not None
         try:
             _, text = await self._upstream.get(self.url(node, "/metrics"), PROBE_TIMEOUT_S)
         except NodeError:
             return
-        info = _CACHE_INFO.search(text)
-        if info is None:
-            return
-        labels = dict(_LABEL.findall(info[1].decode("utf-8", "replace")))
-        blocks, size = labels.get("num_gpu_blocks", ""), labels.get("block_size", "")
-        if blocks.isdecimal() and size.isdecimal() and int(blocks) > 0 and int(size) > 0:
-            known = self._core.nodes[node]
-            known.kv_capacity_tokens = int(blocks) * int(size)
-            known.block_tokens = int(size)
-            known.introduced = True
+        self._doubted.discard(node)
+        self._looked_s[node] = self._now_s()
+        known = self._core.nodes[node]
+        began, before = _began(text), self._began.get(node)
+        self._began[node] = began
+        restarted = known.healthy and before is not None and began != before
+        if restarted or not known.introduced or not known.healthy:
+            _introduce(known, text)
+        if restarted:
+            self._core.node_restarted(node)
+            log.warning("node %s is another process than before: what it had cached is gone", node)
+        usage = _number(_USAGE.search(text))
+        if usage is not None and 0 <= usage <= 1:
+            self._core.node_usage(node, usage)
+
+
+def _introduce(node: Node, text: bytes) -> None:
+    info = _CACHE_INFO.search(text)
+    if info is None:
+        return
+    labels = dict(_LABEL.findall(info[1].decode("utf-8", "replace")))
+    blocks, size = labels.get("num_gpu_blocks", ""), labels.get("block_size", "")
+    if blocks.isdecimal() and size.isdecimal() and int(blocks) > 0 and int(size) > 0:
+        node.kv_capacity_tokens = int(blocks) * int(size)
+        node.block_tokens = int(size)
+        node.introduced = True
+
+
+def _began(text: bytes) -> float | None:
+    """When the process began, in its own words; None if they do not say. Some releases leave the process's metrics
+    out: then when the first of its counters was made."""
+    found = _number(_BEGAN.search(text))
+    if found is not None:
+        return found
+    made = [number for match in _CREATED.finditer(text) if (number := _number(match)) is not None]
+    return min(made, default=None)
+
+
+def _number(match: re.Match[bytes] | None) -> float | None:
+    try:
+        return None if match is None else float(match[1])
+    except ValueError:
+        return None

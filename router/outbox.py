@@ -204,6 +204,7 @@ class Outbox:
         metrics.policy_version.set(core.current.publication.version)
         metrics.pinned.set(core.current.pin_x is not None)
         metrics.dropped.set(self._dropped)
+        metrics.believe(core)
         for node in core.nodes.values():
             metrics.node_up.labels(str(node.id), node.role.value).set(node.usable)
 

@@ -122,8 +122,8 @@ def pick(decision: Decision, features: TurnFeatures, candidates: Candidates, loa
     need = features.prompt_tokens + features.n_out
     if features.d_kv_tokens + need > features.d_kv_capacity_tokens:
         takers = (node for node in candidates.decode if node.role is Role.DECODE)
-        roomiest = max(takers, key=lambda n: (n.kv_capacity_tokens - load[n.id].kv_tokens, n.id))
-        if roomiest.kv_capacity_tokens - load[roomiest.id].kv_tokens >= need:
+        roomiest = max(takers, key=lambda n: (n.kv_capacity_tokens - load[n.id].kv_in_use_tokens, n.id))
+        if roomiest.kv_capacity_tokens - load[roomiest.id].kv_in_use_tokens >= need:
             decode = roomiest.id
     prefill = next(node for node in candidates.prefill if node.id == features.prefill)
     if not prefill.introduced:

@@ -1,119 +1,154 @@
-"""Believed KV residency: how many tokens of each conversation each node still caches.
+"""KV residency: how many tokens of each conversation each node still caches.
 
-An engine does not announce evictions, so the belief is a ledger per node that evicts as the engine would:
-least recently used first, within the node's KV capacity less a margin, running requests included. Believing
-too much costs a full prefill on D, believing too little costs a transfer, so the margin errs to the second. A
-`cached_tokens` below the belief is believed at once, and for all that was used less recently too. A restart
-clears the ledger. What a node holds of a shared system prompt is not counted.
+Two sources. A node whose KV events are followed says it itself (`blocks.py`); for what those do not tell, and for
+all other nodes, there is the router's own ledger (`ledger.py`). Believing too much costs a full prefill on D,
+believing too little costs a transfer.
 
-Beside the ledger it knows which conversations are live (used within `LIVE_S`): their tokens are the node's
+A turn whose engine tells what it found cached is a check of the belief. Under the ledger an eviction is believed
+at once, for all that was used less recently too, and teaches how much others put into the node's memory. A
+restart clears everything.
+
+Beside them it knows which conversations are live (used within `LIVE_S`): their tokens are the node's
 standing demand for memory, and what new conversations are balanced by.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
+from enum import StrEnum
 
+from .blocks import Blocks, session_of
+from .ledger import Idle, Ledger
+from .reuse import Verdict
 from .turn import ConversationKey, NodeId
 
 LIVE_S = 30.0
 """A conversation that has been silent for longer is no demand that a new one should be kept away from."""
-MARGIN = 0.03
-"""Share of the capacity that is not believed in: partial blocks, answers longer than expected, order of
-release."""
+
+
+class Source(StrEnum):
+    """Where a belief comes from."""
+
+    LEDGER = "ledger"
+    EVENTS = "events"
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """What was believed of a conversation on a node at the moment when a leg was sent there."""
+
+    tokens: int
+    source: Source
+    idle: Idle | None
+    """The copy in the ledger, where that is the source."""
 
 
 @dataclass(slots=True)
-class _Ledger:
-    capacity_tokens: float
-    held: OrderedDict[ConversationKey, tuple[int, float]] = field(default_factory=OrderedDict)
-    """(tokens, time of last use), least recently used first."""
-    running: dict[ConversationKey, int] = field(default_factory=dict)
-    """Tokens of conversations with a turn on the node: cannot be evicted."""
-    total: int = 0
-    """Both together."""
+class _NodeBelief:
+    ledger: Ledger
     live: OrderedDict[ConversationKey, tuple[int, float]] = field(default_factory=OrderedDict)
     live_total: int = 0
 
 
 class Residency:
-    """Ledgers by node, in tokens."""
+    """Beliefs by node, in tokens."""
 
-    __slots__ = ("_ledgers",)
+    __slots__ = ("_nodes", "blocks", "checks")
 
     def __init__(self) -> None:
-        self._ledgers: dict[NodeId, _Ledger] = {}
+        self._nodes: dict[NodeId, _NodeBelief] = {}
+        self.blocks: dict[NodeId, Blocks] = {}
+        """Nodes whose KV events are followed."""
+        self.checks: Counter[tuple[NodeId, Source, Verdict]] = Counter()
+
+    def follow(self, node: NodeId) -> Blocks:
+        """The node's KV events will be told."""
+        return self.blocks.setdefault(node, Blocks())
 
     def reset(self, node: NodeId, capacity_tokens: int) -> None:
         """A node with an empty cache: new, restarted, or gone."""
-        self._ledgers[node] = _Ledger(capacity_tokens * (1 - MARGIN))
+        self._nodes[node] = _NodeBelief(Ledger(capacity_tokens))
+        if node in self.blocks:
+            self.blocks[node].restart()
+
+    def ledger(self, node: NodeId) -> Ledger:
+        """The router's own books of a node."""
+        return self._nodes[node].ledger
+
+    def advance(self, now_s: float) -> None:
+        """Time passes, and what others put into the nodes' memory with it."""
+        for node in self._nodes.values():
+            node.ledger.advance(now_s)
 
     def held(self, node: NodeId, key: ConversationKey) -> int:
         """Tokens of the conversation that the node is believed to cache."""
-        ledger = self._ledgers[node]
-        if key in ledger.running:
-            return ledger.running[key]
-        return ledger.held.get(key, (0, 0.0))[0]
+        told = self._told(node, key)
+        return self._nodes[node].ledger.tokens(key) if told is None else told
 
-    def used_s(self, node: NodeId, key: ConversationKey) -> float | None:
-        """When the node's idle copy of the conversation was last used; None if there is none."""
-        entry = self._ledgers[node].held.get(key)
-        return None if entry is None else entry[1]
+    def belief(self, node: NodeId, key: ConversationKey, now_s: float) -> Belief:
+        """The same with its source, and the idle copy in the ledger."""
+        return self.told(node, key) or self.booked(node, key, now_s)
+
+    def told(self, node: NodeId, key: ConversationKey) -> Belief | None:
+        """What the node's events say of it, if they do."""
+        tokens = self._told(node, key)
+        return None if tokens is None else Belief(tokens, Source.EVENTS, None)
+
+    def booked(self, node: NodeId, key: ConversationKey, now_s: float) -> Belief:
+        """What the ledger says of it, whatever the events do."""
+        ledger = self._nodes[node].ledger
+        return Belief(ledger.tokens(key), Source.LEDGER, ledger.idle(key, now_s))
+
+    def _told(self, node: NodeId, key: ConversationKey) -> int | None:
+        blocks = self.blocks.get(node)
+        return None if blocks is None else blocks.held(session_of(key))
+
+    def expect(self, node: NodeId, key: ConversationKey) -> None:
+        """A leg of the conversation is about to be sent to the node."""
+        if node in self.blocks:
+            self.blocks[node].expect(session_of(key))
 
     def run(self, node: NodeId, key: ConversationKey, tokens: int) -> None:
         """A turn runs on the node and needs this much memory in the end: others make room."""
-        ledger = self._ledgers[node]
-        self.drop(node, key)
-        ledger.running[key] = tokens
-        ledger.total += tokens
-        self._evict(ledger)
+        self._nodes[node].ledger.run(key, tokens)
 
     def store(self, node: NodeId, key: ConversationKey, tokens: int, now_s: float) -> None:
         """The node holds this much of the conversation, idle from now on."""
-        ledger = self._ledgers[node]
-        self.drop(node, key)
-        if tokens <= 0:
-            return
-        ledger.held[key] = (tokens, now_s)
-        ledger.total += tokens
-        self._evict(ledger)
+        self._nodes[node].ledger.store(key, tokens, now_s)
+        if node in self.blocks:
+            self.blocks[node].settle(session_of(key), tokens)
 
     def drop(self, node: NodeId, key: ConversationKey) -> None:
-        """Nobody knows what the node holds of the conversation: a turn on it failed."""
-        ledger = self._ledgers[node]
-        ledger.total -= ledger.held.pop(key, (0, 0.0))[0] + ledger.running.pop(key, 0)
+        """The books do not say what the node holds of the conversation: a turn on it failed."""
+        self._nodes[node].ledger.drop(key)
+        if node in self.blocks:
+            self.blocks[node].settle(session_of(key), 0)
 
-    @staticmethod
-    def _evict(ledger: _Ledger) -> None:
-        while ledger.total > ledger.capacity_tokens and ledger.held:
-            _, (gone, _) = ledger.held.popitem(last=False)
-            ledger.total -= gone
-
-    def missed(self, node: NodeId, used_s: float) -> None:
-        """The engine had evicted something last used at `used_s`: so it has all that was used before."""
-        ledger = self._ledgers[node]
-        while ledger.held:
-            tokens, at_s = next(iter(ledger.held.values()))
-            if at_s > used_s:
-                return
-            ledger.held.popitem(last=False)
-            ledger.total -= tokens
+    def check(self, node: NodeId, belief: Belief, verdict: Verdict) -> None:
+        """The engine told what it had found where this was believed."""
+        self.checks[node, belief.source, verdict] += 1
+        if belief.idle is None or verdict is Verdict.CHANGED:
+            return
+        ledger = self._nodes[node].ledger
+        ledger.learn(belief.idle, verdict is Verdict.HIT)
+        if verdict is Verdict.EVICTED:
+            ledger.missed(belief.idle.used_s)
 
     def touch(self, node: NodeId, key: ConversationKey, tokens: int, now_s: float) -> None:
         """A turn of the conversation was placed on the node and will need this many tokens there."""
-        ledger = self._ledgers[node]
-        ledger.live_total += tokens - ledger.live.get(key, (0, 0.0))[0]
-        ledger.live[key] = (tokens, now_s)
-        ledger.live.move_to_end(key)
+        known = self._nodes[node]
+        known.live_total += tokens - known.live.get(key, (0, 0.0))[0]
+        known.live[key] = (tokens, now_s)
+        known.live.move_to_end(key)
 
     def live_tokens(self, node: NodeId, now_s: float) -> int:
         """Tokens of the node's live conversations."""
-        ledger = self._ledgers[node]
-        while ledger.live:
-            tokens, used_s = next(iter(ledger.live.values()))
+        known = self._nodes[node]
+        while known.live:
+            tokens, used_s = next(iter(known.live.values()))
             if now_s - used_s < LIVE_S:
                 break
-            ledger.live.popitem(last=False)
-            ledger.live_total -= tokens
-        return ledger.live_total
+            known.live.popitem(last=False)
+            known.live_total -= tokens
+        return known.live_total

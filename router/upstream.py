@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import aiohttp
 
@@ -90,12 +91,22 @@ class UpstreamReply:
         self._response.close()
 
 
+@dataclass(slots=True)
+class Fetched:
+    """A small answer. `fresh`: no connection of an earlier `fetch` could be used, as after a restart of the engine."""
+
+    status: int = 0
+    body: bytes = b""
+    fresh: bool = False
+
+
 class Upstream:
     """Connections to the engines of one router process."""
 
     def __init__(self, timeouts: Timeouts, max_connections: int = 4096) -> None:
         self.timeouts = timeouts
         self._session: aiohttp.ClientSession | None = None
+        self._control: aiohttp.ClientSession | None = None
         self._max_connections = max_connections
 
     async def start(self) -> None:
@@ -103,12 +114,18 @@ class Upstream:
         connector = aiohttp.TCPConnector(limit=self._max_connections, keepalive_timeout=KEEPALIVE_S)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.timeouts.connect_s)
         self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False)
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_create_end.append(_note_fresh)
+        # Connections of their own: a new one means something only where no other traffic opens any.
+        small = aiohttp.TCPConnector(keepalive_timeout=KEEPALIVE_S)
+        self._control = aiohttp.ClientSession(connector=small, timeout=timeout, trace_configs=[trace])
 
     async def close(self) -> None:
         """Close the pool."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        for session in (self._session, self._control):
+            if session is not None:
+                await session.close()
+        self._session = self._control = None
 
     async def open(self, url: str, body: bytes, headers: Mapping[str, str], first_byte_s: float) -> UpstreamReply:
         """POST and wait for the answer's headers. Raises NodeError or NodeTimeout."""
@@ -126,13 +143,30 @@ class Upstream:
 
     async def get(self, url: str, timeout_s: float) -> tuple[int, bytes]:
         """A small GET: health, models, metrics. Raises NodeError or NodeTimeout."""
-        assert self._session is not None, "Upstream.start was not called"
+        fetched = await self.fetch(url, timeout_s)
+        return fetched.status, fetched.body
+
+    async def fetch(self, url: str, timeout_s: float) -> Fetched:
+        """The same, and whether it took a new connection. Raises NodeError or NodeTimeout."""
+        assert self._control is not None, "Upstream.start was not called"
+        fetched = Fetched()
         try:
-            async with asyncio.timeout(timeout_s), self._session.get(url, allow_redirects=False) as response:
-                return response.status, await response.read()
+            async with (
+                asyncio.timeout(timeout_s),
+                self._control.get(url, allow_redirects=False, trace_request_ctx=fetched) as response,
+            ):
+                fetched.status, fetched.body = response.status, await response.read()
+                return fetched
         except TimeoutError:
             raise NodeTimeout("no answer in time") from None
         except aiohttp.ClientConnectorError:
             raise NodeError("connection refused", refused=True) from None
         except (aiohttp.ClientError, OSError) as error:
             raise NodeError(f"no answer ({type(error).__name__})") from None
+
+
+async def _note_fresh(
+    session: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceConnectionCreateEndParams
+) -> None:
+    if isinstance(context.trace_request_ctx, Fetched):
+        context.trace_request_ctx.fresh = True

@@ -62,6 +62,9 @@ def emulate(
     kv_load_failure_policy: Annotated[
         LoadFailure, typer.Option(help="What D does with a request whose KV it could not read, as vLLM's.")
     ] = LoadFailure.FAIL,
+    kv_events_port: Annotated[
+        int | None, typer.Option(min=1024, max=65000, help="Publish KV events: first of two ports a node. Needs pyzmq.")
+    ] = None,
     ready_file: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Emulated vLLM servers, one port a node: no GPU, the latencies of the profile."""
@@ -77,8 +80,10 @@ def emulate(
     def ready(running: RunningFleet) -> None:
         out.print(f"emulated fleet {topology}, {model}, serving {running.model!r}, source: emulated", highlight=False)
         for name, url in running.urls.items():
-            address = running.addresses.get(name)
-            out.print(f"  {name}  {url}" + (f"  hands over at {address}" if address else ""), highlight=False)
+            address, publisher = running.addresses.get(name), running.nodes[name].publisher
+            handed = f"  hands over at {address}" if address else ""
+            told = "" if publisher is None else f"  KV events {publisher.endpoint}, replay {publisher.replay}"
+            out.print(f"  {name}  {url}{handed}{told}", highlight=False)
         out.print(f"  kill and revive nodes: {running.control_url}", highlight=False)
         if ready_file is not None:
             partial = ready_file.with_suffix(".part")
@@ -102,9 +107,12 @@ def emulate(
             port,
             speed,
             connector=connector,
+            kv_events_port=kv_events_port,
             load_failure=kv_load_failure_policy,
             on_ready=ready,
         )
+    except ImportError:
+        fail("--kv-events-port needs pyzmq: pip install 'trimtab[kv-events]'")
     except (ValueError, PortInUse) as error:
         fail(str(error.strerror if isinstance(error, PortInUse) else error))
 

@@ -55,6 +55,7 @@ def read_settings(path: Path) -> Settings:
         for name in ("prefill", "decode", "replica", "tables"):
             values[name] = tuple(values[name])
         values["connector_addresses"] = tuple((url, address) for url, address in values["connector_addresses"])
+        values["kv_events"] = tuple(tuple(address) for address in values["kv_events"])
         return Settings(**values)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise StartError(f"{path}: not the settings of an installation ({type(error).__name__})") from None

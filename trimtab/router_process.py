@@ -7,8 +7,10 @@ import asyncio
 import logging
 import random
 import secrets
+from collections.abc import Coroutine
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from prometheus_client import CollectorRegistry
@@ -30,7 +32,7 @@ from router.record import TurnRecord
 from router.upstream import Timeouts, Upstream
 
 from .policies import artefacts, first_policy
-from .processes import admin_url, bound_socket, installation_secret, secret_from_env, state_dir
+from .processes import StartError, admin_url, bound_socket, installation_secret, secret_from_env, state_dir
 from .settings import Settings
 
 log = logging.getLogger("trimtab.router")
@@ -60,6 +62,7 @@ async def run_router(settings: Settings, name: str = "router-0") -> None:
         conversations=Conversations(idle_s=settings.idle_s),
     )
     watch.attach(core)
+    following = _kv_events(settings, watch, core, metrics)
     outbox = Outbox(
         core,
         watch,
@@ -110,7 +113,8 @@ async def run_router(settings: Settings, name: str = "router-0") -> None:
                 timeout_keep_alive=75,
             ),
         )
-        tasks = [asyncio.ensure_future(each.run()) for each in (watch, outbox, dispatcher.pulse)]
+        running = (watch.run(), outbox.run(), dispatcher.pulse.run(), *following)
+        tasks = [asyncio.ensure_future(each) for each in running]
         address = listener.getsockname()
         log.info(
             "serving on %s:%s, topology %s, policy %d",
@@ -128,6 +132,25 @@ async def run_router(settings: Settings, name: str = "router-0") -> None:
             await outbox.flush()
     finally:
         await upstream.close()
+
+
+def _kv_events(
+    settings: Settings, watch: NodeWatch, core: RouterCore, metrics: RouterMetrics
+) -> list[Coroutine[Any, Any, None]]:
+    """What follows the nodes' KV events, where there are some. Raises StartError."""
+    if not settings.kv_events:
+        return []
+    try:
+        from router.kv_events import EventsAddress, KvEvents
+    except ImportError:
+        raise StartError(
+            f"models.{settings.model}.kv_events needs pyzmq: pip install 'trimtab[kv-events]', or leave kv_events out"
+        ) from None
+    named = {at.url: node for node, at in watch.addresses.items()}
+    addresses = {
+        named[url.rstrip("/")]: EventsAddress(endpoint, replay) for url, endpoint, replay in settings.kv_events
+    }
+    return [KvEvents(addresses, core.residency, metrics.late).run()]
 
 
 class _Server(uvicorn.Server):

@@ -14,6 +14,7 @@ environment > file.
         connector_addresses: {}           # engine URL: where it hands over; not for nixl
         lease: 30s
         table: [tables/mine.json]         # beside those that ship with Trimtab
+        kv_events: {http://127.0.0.1:8200: tcp://127.0.0.1:5557}   # where nodes publish KV events, if they do
     slos: [...]                           # as in an SLO file; or slo_file: slo.yaml
     control: {law: aimd, price: 0.4, table: load_aware, signal: router, webhook: http://127.0.0.1:9093/hook}
     router: {conversation: chain, idle: 60m, first_byte_timeout: 120s, gap_timeout: 60s, connect_timeout: 2s}
@@ -26,9 +27,10 @@ line and fix.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from controller.config import START_PRICE
 from controller.laws import DEFAULT_LAW, LAWS
@@ -65,6 +67,8 @@ class Settings:
     """(engine URL, address) as given; `addresses` has those that follow from URLs too."""
     lease_s: float = 30.0
     tables: tuple[str, ...] = ()
+    kv_events: tuple[tuple[str, str, str], ...] = ()
+    """(engine's URL, where it publishes its KV events, where it repeats them or empty)."""
     host: str = "127.0.0.1"
     port: int = 8000
     admin_host: str = "127.0.0.1"
@@ -105,6 +109,7 @@ class Settings:
         if self.connector not in CONNECTORS:
             raise ValueError(f"connector {self.connector!r} is not known; write one of {', '.join(CONNECTORS)}")
         self.addresses()
+        check_kv_events(self.kv_events, (*self.prefill, *self.decode, *self.replica), f"models.{self.model}.kv_events")
         if not 0 < self.price < float("inf"):
             raise ValueError(f"control.price must be positive, got {self.price}")
         if self.pin_x is not None and not 0 <= self.pin_x <= 1:
@@ -123,16 +128,39 @@ def check_addresses(**pools: tuple[str, ...]) -> None:
     seen: set[str] = set()
     for name, urls in pools.items():
         for url in urls:
-            try:
-                parts = urlsplit(url)
-                wrong = parts.port == 0 or parts.scheme != "http" or not parts.hostname or parts.username is not None
-            except ValueError:
-                wrong = True
-            if wrong or parts.path not in ("", "/") or parts.query:
+            if _location(url, "http") is None:
                 raise ValueError(f"{name} {_shown(url)!r} is no engine address; write http://HOST:PORT")
             if url.rstrip("/") in seen:
                 raise ValueError(f"{name} {url!r} is named twice; a node has one role")
             seen.add(url.rstrip("/"))
+
+
+def check_kv_events(given: Iterable[tuple[str, str, str]], nodes: Iterable[str], where: str) -> None:
+    """Where nodes publish and repeat their KV events; `where` is the setting's name. Raises ValueError with what to
+    write instead."""
+    known = tuple(url.rstrip("/") for url in nodes)
+    seen: set[str] = set()
+    for url, endpoint, replay in given:
+        node = url.rstrip("/")
+        if node not in known:
+            raise ValueError(f"{where} names {url!r}, which is no node here; {did_you_mean(node, known)}")
+        if node in seen:
+            raise ValueError(f"{where} names {url!r} twice; keep one of them")
+        seen.add(node)
+        for address in (endpoint, replay) if replay else (endpoint,):
+            to = _location(address, "tcp")
+            if not (address.startswith("ipc://") if to is None else to.port) or "*" in address:
+                raise ValueError(f"{where}: {_shown(address)!r} is nowhere to connect to; write tcp://HOST:PORT")
+
+
+def _location(url: str, scheme: str) -> SplitResult | None:
+    """The parts of a URL that names a host, and neither a user nor anything at that host; None if it does not."""
+    try:
+        parts = urlsplit(url)
+        wrong = parts.port == 0 or parts.scheme != scheme or not parts.hostname or parts.username is not None
+    except ValueError:
+        return None
+    return None if wrong or parts.path not in ("", "/") or parts.query else parts
 
 
 def _shown(url: str) -> str:
@@ -239,7 +267,7 @@ class _Reader:
             spot.complain("E104", "one model per installation in this version", "run one Trimtab per model")
         name, pool = next(iter(found.items()))
         self._values["model"] = name
-        keys = ("prefill", "decode", "replica", "connector", "connector_addresses", "lease", "table")
+        keys = ("prefill", "decode", "replica", "connector", "connector_addresses", "lease", "table", "kv_events")
         inside = fields(pool, keys) or {}
         for role in ("prefill", "decode", "replica"):
             if role in inside:
@@ -256,6 +284,23 @@ class _Reader:
             spots = items(listed) if isinstance(listed.node.value, list) else [listed]
             paths = [scalar(item, "tables/mine.json") for item in spots or ()]
             self._values["tables"] = tuple(str(self._folder / path) for path in paths if path is not None)
+        if "kv_events" in inside:
+            self._kv_events(inside["kv_events"])
+
+    def _kv_events(self, spot: Spot) -> None:
+        addresses: list[tuple[str, str, str]] = []
+        for url, place in _named_fields(spot, "http://127.0.0.1:8200").items():
+            if isinstance(place.node.value, list):
+                inside = fields(place, ("endpoint", "replay")) or {}
+                if "endpoint" not in inside:
+                    place.complain("E103", "endpoint is missing", "write {endpoint: tcp://HOST:PORT, replay: ...}")
+                    continue
+            else:
+                inside = {"endpoint": place}
+            endpoint = scalar(inside["endpoint"], "tcp://127.0.0.1:5557") or ""
+            replay = (scalar(inside["replay"], "tcp://127.0.0.1:5558") or "") if "replay" in inside else ""
+            addresses.append((url.rstrip("/"), endpoint, replay))
+        self._values["kv_events"] = tuple(addresses)
 
     def _slo_file(self, spot: Spot) -> None:
         name = scalar(spot, "slo.yaml")
@@ -306,11 +351,7 @@ class _Reader:
                 self._duration(found[key], name, "60s")
 
     def _pairs(self, spot: Spot, name: str, key: str, example: str) -> None:
-        """A mapping whose keys are the operator's."""
-        listed = spot.node.value if isinstance(spot.node.value, list) else []
-        names = [str(pair[0].value) for pair in listed if isinstance(pair, tuple) and hasattr(pair[0], "value")]
-        found = fields(spot, names or (key,)) or {}
-        texts = {url: scalar(value, example) for url, value in found.items()}
+        texts = {url: scalar(value, example) for url, value in _named_fields(spot, key).items()}
         self._values[name] = tuple((url, text) for url, text in texts.items() if text is not None)
 
     def _text(self, spot: Spot, name: str, example: str) -> None:
@@ -332,3 +373,10 @@ class _Reader:
         seconds = None if text is None else phrases.duration_s(text, spot.complain)
         if seconds is not None:
             self._values[name] = seconds
+
+
+def _named_fields(spot: Spot, example: str) -> dict[str, Spot]:
+    """The values of a mapping whose keys are the operator's."""
+    listed = spot.node.value if isinstance(spot.node.value, list) else []
+    names = [str(pair[0].value) for pair in listed if isinstance(pair, tuple) and hasattr(pair[0], "value")]
+    return fields(spot, names or (example,)) or {}

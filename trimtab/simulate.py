@@ -9,7 +9,8 @@ conversation.
 pD nodes have a policy of their own, pinned to `append_x`. A `Client` may have a limit on what it has in flight, as
 load generators do, and a patience: a turn that has not ended by then is given up and its conversation with it.
 
-Node failures are known to the router at once (no health-check delay). Left out: network and tokenizer time.
+Node failures are known to the router at once (no health-check delay), the engines' KV usage every `USAGE_S`, and with
+`kv_events` what they store and evict as they do it. Left out: network and tokenizer time.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ from emulator.events import Events
 from emulator.faults import Fault, FaultKind, check
 from emulator.fleet import Call, Fleet, Reply, Request
 from emulator.fleet import Role as NodeKind
+from emulator.kv_blocks import BlocksRemoved, BlocksStored, Change, KvBlocks
 from emulator.profiles import EngineProfile
 from emulator.workload import ConversationPlan, Phase
+from router.blocks import Blocks, Cleared, Event, Removed, Stored, session_of
 from router.connectors import CONNECTORS
 from router.connectors.protocol import ConnectorOptions, Leg, LegReply, Purpose
-from router.core import Decider, Flight, RouterCore
+from router.core import USAGE_S, Decider, Flight, RouterCore
 from router.current import Current
 from router.decision import decide
 from router.placement import Node, NoNode
@@ -105,6 +108,24 @@ class Unfinished:
     ttft_s: float | None
 
 
+class _Teller:
+    """Numbers what an emulated engine's cache tells, as its publisher would."""
+
+    def __init__(self, blocks: Blocks, block_tokens: int) -> None:
+        self._blocks = blocks
+        self._block_tokens = block_tokens
+        self._number = 0
+
+    def __call__(self, change: Change) -> None:
+        event: Event = Cleared()
+        if isinstance(change, BlocksStored):
+            event = Stored(change.parent, change.names, self._block_tokens, change.session)
+        elif isinstance(change, BlocksRemoved):
+            event = Removed(change.names)
+        self._blocks.take(self._number, (event,))
+        self._number += 1
+
+
 class Simulation:
     """One run. Build it, call `run`, read `records`, `ticks`, `unfinished`."""
 
@@ -123,6 +144,7 @@ class Simulation:
         profiles: Mapping[str, EngineProfile] = MappingProxyType({}),
         append_x: float = 1.0,
         connector: str = "nixl",
+        kv_events: bool = False,
     ) -> None:
         self.events = Events()
         self.fleet = Fleet(topology, profile, self.events, profiles=profiles, connector=connector)
@@ -145,7 +167,13 @@ class Simulation:
         self.core = RouterCore(
             Current(publication),
             [
-                Node(NodeId(name), ROLES[role], own.kv_capacity_tokens, block_tokens=own.block_tokens)
+                Node(
+                    NodeId(name),
+                    ROLES[role],
+                    own.kv_capacity_tokens,
+                    block_tokens=own.block_tokens,
+                    introduced=True,
+                )
                 for name, role in self.fleet.roles.items()
                 for own in (self.fleet.engines[name].profile,)
             ],
@@ -168,8 +196,12 @@ class Simulation:
         self._unseen: list[TurnRecord] | None = None
         """What the controller has not been told while its metrics are out."""
         self._sent = 0
-        for name in self.fleet.engines:
+        for name, engine in self.fleet.engines.items():
             self._introduce(name)
+            if kv_events:
+                block_tokens = engine.profile.block_tokens
+                tell = _Teller(self.core.residency.follow(NodeId(name)), block_tokens)
+                engine.cache.watcher = KvBlocks(block_tokens, tell)
 
     def run(self, plans: Iterable[ConversationPlan], phases: Sequence[Phase], faults: Iterable[Fault] = ()) -> None:
         """Run to the end of the last phase."""
@@ -190,6 +222,7 @@ class Simulation:
             self.open += 1
             self.events.at(plan.start_s, self._ready, _Talk(plan))
         self.events.at(TICK_S, self._tick)
+        self.events.at(USAGE_S, self._usage)
         return at_s
 
     def advance(self, until_s: float) -> None:
@@ -352,8 +385,8 @@ class Simulation:
     def _call(self, talk: _Talk, flight: Flight, leg: Leg, part: Leg) -> Call:
         plan = talk.plan.turns[talk.next_turn]
         prompt = ((talk.plan.name, talk.context_tokens + plan.new_tokens),)
-        name = part.request_id or flight.turn.request_id
-        request = Request(name, prompt, plan.output_tokens, part.kv_transfer_params)
+        name, session = part.request_id or flight.turn.request_id, session_of(flight.turn.key)
+        request = Request(name, prompt, plan.output_tokens, part.kv_transfer_params, session)
         if part.purpose is Purpose.PREFILL:
             return self.fleet.call(
                 part.node,
@@ -422,6 +455,12 @@ class Simulation:
             self._unseen.append(record)
         if self.on_record is not None:
             self.on_record(record)
+
+    def _usage(self) -> None:
+        for name, engine in self.fleet.engines.items():
+            if engine.alive:
+                self.core.node_usage(NodeId(name), engine.kv_usage)
+        self.events.after(USAGE_S, self._usage)
 
     # -- control -------------------------------------------------------------------------------------------------------
 

@@ -50,6 +50,7 @@ class Ask:
     continuous_usage: bool
     request_id: str | None
     kv_transfer_params: Mapping[str, object] | None
+    session_id: str | None
     extras: Extras
     tools: bool
     """Whether a call of a tool may be in the answer."""
@@ -202,6 +203,7 @@ def _ask(
         continuous_usage=bool(options and options.include_usage and options.continuous_usage_stats),
         request_id=body.request_id,
         kv_transfer_params=body.kv_transfer_params,
+        session_id=body.session_id,
         extras=extras,
         tools=isinstance(body, ChatBody) and bool(body.tools) and body.tool_choice != "none",
     )

@@ -18,7 +18,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from aiohttp import HttpVersion11, StreamReader, web
@@ -26,6 +26,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import RawRequestMessage
 
 from ..fleet import Fleet, Role
+from ..kv_blocks import KvBlocks
 from . import doors, errors, nixl
 from .bodies import Ask, Limits, read_chat, read_text
 from .bootstrap import Bootstrap
@@ -39,6 +40,9 @@ from .stream import DONE, Stream
 from .taint import Taint
 from .turn import Turn
 from .web_counts import WebCounts
+
+if TYPE_CHECKING:
+    from .kv_events import Publisher
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +91,8 @@ class Node:
         self.counts = Counts()
         self.taint = Taint()
         self.aborted = 0
+        self.publisher: Publisher | None = None
+        """Of its KV events, if they are published."""
         self.host, self.port = "", 0
         self.bootstrap: Bootstrap | None = None
         self._options = options
@@ -165,8 +171,15 @@ class Node:
         if self.bootstrap is not None:
             await self.bootstrap.open(host)
 
+    def publish(self, publisher: Publisher) -> None:
+        """Publish KV events from now on. Raises OSError."""
+        publisher.open()
+        self.publisher = publisher
+        self.fleet.engines[self.name].cache.watcher = KvBlocks(self.block_tokens, publisher.tell)
+
     def kill(self) -> None:
         """SIGKILL."""
+        self._stop_publishing()
         self._stop_listening()
         self._break_off()
         with self.clock:
@@ -180,6 +193,9 @@ class Node:
         self.counts = Counts()
         self.web = WebCounts(self._options.model)
         self.taint.clear()
+        if self.publisher is not None:
+            self._stop_publishing()
+            self.publisher.open()
         with self.clock:
             self.fleet.revive(self.name)
         await self.open(self.host, self.port)
@@ -189,16 +205,22 @@ class Node:
         """The engine is gone; those in flight are being told."""
         if self.listening:
             log.error("node %s: its engine died, the port closes", self.name)
+            self._stop_publishing()
             self._stop_listening()
             server = self._server
             asyncio.get_running_loop().call_later(_LAST_WORDS_S, lambda: self._break_off(server))
 
     async def close(self) -> None:
         """The end: connections break off, and handlers are done when this returns."""
+        self._stop_publishing()
         self._stop_listening()
         self._break_off()
         if self._server is not None:
             await self._server.shutdown(1.0)
+
+    def _stop_publishing(self) -> None:
+        if self.publisher is not None:
+            self.publisher.close()
 
     def _stop_listening(self) -> None:
         if self._listener is not None:
@@ -293,7 +315,8 @@ class Node:
             ask.include_usage,
             ask.extras,
         )
-        turn = Turn(self, ask, base, arrived_s, self._hand_over(ask))
+        session = ask.session_id or request.headers.get("X-Session-ID")
+        turn = Turn(self, ask, base, arrived_s, self._hand_over(ask), session)
         try:
             if ask.stream:
                 response = await self._stream(request, echoed, turn, envelope)

@@ -112,13 +112,16 @@ async def serve(
     api_key: str | None = None,
     connector: str = "nixl",
     control_port: int | None = None,
+    kv_events_port: int | None = None,
     lag_bound_s: float = LAG_BOUND_S,
     load_failure: LoadFailure = LoadFailure.FAIL,
 ) -> RunningFleet:
     """Start a fleet on the running event loop.
 
     `model` is the name it serves (default: the profile's); `connector` is nixl, mooncake or p2p_nccl; `lag_bound_s` is
-    in engine seconds. Raises ValueError for a topology, speed or context that cannot be, PortInUse.
+    in engine seconds. With `kv_events_port` each node publishes KV events (needs pyzmq): two ports a node from there
+    on, for events and replay; 0 takes any. Raises ValueError for a topology, speed or context that cannot be,
+    PortInUse, ImportError.
     """
     limit = max_model_len or min(MAX_MODEL_LEN, profile.kv_capacity_tokens)
     if not 1 < limit <= profile.kv_capacity_tokens:
@@ -143,6 +146,8 @@ async def serve(
         for number, node in enumerate(nodes.values()):
             port = base_port + number if base_port else 0
             await _listen(node.open(host, port), port, node.bootstrap.port if node.bootstrap is not None else 0)
+            if kv_events_port is not None:
+                _publish(node, kv_events_port + 2 * number if kv_events_port else 0)
         running._control = web.Server(Control(running).handle, access_log=None)
         opening = asyncio.get_running_loop().create_server(running._control, LOOPBACK, control_port)
         running._listener = await _listen(opening, control_port)
@@ -152,6 +157,22 @@ async def serve(
     running.control_url = f"http://{LOOPBACK}:{running._listener.sockets[0].getsockname()[1]}"
     _watch(running)
     return running
+
+
+def _publish(node: Node, port: int) -> None:
+    import zmq
+
+    from .kv_events import Publisher
+
+    publisher = Publisher(node.block_tokens)
+    publisher.endpoint = f"tcp://{LOOPBACK}:{port}"
+    publisher.replay = f"tcp://{LOOPBACK}:{port + 1 if port else 0}"
+    try:
+        node.publish(publisher)
+    except zmq.ZMQError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise PortInUse(errno.EADDRINUSE, f"port {port} or the next is in use: choose another for KV events") from None
 
 
 def main_loop(
@@ -164,6 +185,7 @@ def main_loop(
     model: str | None = None,
     api_key: str | None = None,
     connector: str = "nixl",
+    kv_events_port: int | None = None,
     load_failure: LoadFailure = LoadFailure.FAIL,
     on_ready: Callable[[RunningFleet], None] = lambda running: None,
 ) -> None:
@@ -182,6 +204,7 @@ def main_loop(
             model=model,
             api_key=api_key,
             connector=connector,
+            kv_events_port=kv_events_port,
             load_failure=load_failure,
         )
         gc.freeze()  # what is here now stays; no use in looking at it again in the middle of a stream

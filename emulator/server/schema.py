@@ -84,6 +84,7 @@ class Body(_Open):
     response_format: ResponseFormat | StructuralTagResponseFormat | _LegacyStructuralTagResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     request_id: str | None = None
+    session_id: str | None = None
     return_token_ids: bool | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     kv_transfer_params: dict[str, Any] | None = None

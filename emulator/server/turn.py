@@ -41,11 +41,18 @@ class Turn:
     """A request with all its choices. `done` resolves when there is nothing more to say, or raises ApiError."""
 
     def __init__(
-        self, host: Host, ask: Ask, base_id: str, arrived_s: float, params: Mapping[str, object] | None
+        self,
+        host: Host,
+        ask: Ask,
+        base_id: str,
+        arrived_s: float,
+        params: Mapping[str, object] | None,
+        session: str | None = None,
     ) -> None:
         self.host = host
         self.ask = ask
         self.params = params
+        self.session = session
         self.arrived_s = arrived_s
         self.counts = host.counts
         self.stream: Stream | None = None
@@ -128,7 +135,7 @@ class Sequence:
         turn = self.turn
         self._call = turn.host.fleet.call(
             turn.host.name,
-            Request(self._request_id, self.part.rendered.prompt, self.script.tokens, turn.params),
+            Request(self._request_id, self.part.rendered.prompt, self.script.tokens, turn.params, turn.session),
             lambda at_s: turn.host.clock.events.at(at_s, self._token, at_s),
             self._done,
             self._failed,

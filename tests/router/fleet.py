@@ -64,7 +64,8 @@ class Fleet:
         """P answers; `age_s`: its answer lay around for so long."""
         prompt = flight.features.prompt_tokens
         params = {"from": flight.placement.prefill}
-        return self.core.next_leg(flight, LegReply(status, prompt, 0, params, self.now_s - age_s), self.now_s)
+        cached = prompt - flight.features.uncached_p
+        return self.core.next_leg(flight, LegReply(status, prompt, cached, params, self.now_s - age_s), self.now_s)
 
     def to_decode(self, flight: Flight) -> Leg:
         """Whatever it takes to have the decode leg on its way."""

@@ -93,11 +93,12 @@ def test_a_p_that_fails_is_avoided_and_d_keeps_the_turn_and_what_it_holds():
     run.talk()
     flight = run.start()
     beside = flight.sent.beside
-    assert beside is not None and flight.held_tokens > 0
-    held = flight.held_tokens
+    before = flight.belief
+    assert beside is not None and before is not None and before.tokens > 0
     again = run.core.leg_failed(flight, run.now_s, beside)
     assert (again.node, again.beside and again.beside.node) == (D0, P1)
-    assert (flight.decision.reason.value, flight.held_tokens) == ("prefill_failed", held)
+    assert flight.decision.reason is Reason.PREFILL_FAILED
+    assert flight.belief is not None and flight.belief.tokens == before.tokens
     run.finish(flight)
     assert at_rest(run)
 

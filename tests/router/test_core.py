@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from router.connectors.protocol import Purpose
+from router.blocks import Removed, Stored, session_of
+from router.connectors.protocol import LegReply, Purpose
 from router.core import MAX_ATTEMPTS, UNKNOWN_WORK_MS, Waiting
 from router.decision import Decision
 from router.placement import NoNode
 from router.policy import Publication, Weights
+from router.residency import Source
+from router.reuse import Verdict
 from router.turn import Reason, Route
 from slos.counts import Count
 from slos.objective import Outcome
@@ -438,6 +441,144 @@ def test_on_a_transferred_turn_the_cached_tokens_are_ps_and_say_nothing_about_d(
     run.talk("c1", 1000)
     run.finish(run.start("c1"), cached_tokens=0)
     assert run.core.residency_misses == 0
+
+
+def test_a_p_that_had_evicted_is_believed_too():
+    run = fleet("P0 D0", policy(pin_x=0.0))
+    run.talk("old", 1000)
+    run.talk("c1", 1000)
+    run.talk("new", 1000)
+    flight = run.start("c1")
+    assert flight.features.uncached_p < 200
+    params = {"from": P0}
+    run.core.next_leg(flight, LegReply(200, flight.features.prompt_tokens, 0, params, run.now_s), run.now_s)
+    run.finish(flight)
+    held = {name: run.core.residency.held(P0, key(name)) for name in ("old", "c1", "new")}
+    assert held == {"old": 0, "c1": 1150, "new": 1000}
+    assert run.core.residency.checks[P0, Source.LEDGER, Verdict.EVICTED] == 1
+    assert run.core.residency_misses == 0, "it is not D's"
+
+
+def test_a_p_that_does_not_say_what_it_had_teaches_nothing():
+    run = fleet("P0 D0", policy(pin_x=0.0))
+    run.talk("old", 1000)
+    run.talk("c1", 1000)
+    flight = run.start("c1")
+    run.core.next_leg(flight, LegReply(200, flight.features.prompt_tokens, None, {}, run.now_s), run.now_s)
+    assert run.core.residency.held(P0, key("old")) == 1000
+    assert not run.core.residency.checks
+
+
+def test_an_answer_that_comes_back_changed_is_no_eviction_and_is_not_believed_in_again():
+    run = fleet("P0 D0")
+    run.talk("old", 1000)
+    run.talk("c1", 1000)
+    run.finish(run.start("c1"), cached_tokens=992)  # the prompt of turn 1, without its answer
+    assert run.core.residency.checks[D0, Source.LEDGER, Verdict.CHANGED] == 1
+    assert run.core.residency.held(D0, key("old")) == 1049, "nothing was evicted"
+    features = run.start("c1").features
+    assert (features.n_ctx, features.uncached_d) == (1200, 1300 - 1136), "the prompt of 1150 tokens is held, in blocks"
+
+
+def test_a_models_new_conversations_begin_with_what_its_others_taught():
+    run = fleet("P0 D0")
+    run.talk("c1", 1000)
+    run.finish(run.start("c1"), cached_tokens=992)
+    run.talk("c2", 1000)
+    features = run.start("c2").features
+    assert features.uncached_d == features.prompt_tokens - 992
+
+
+def test_a_prompt_that_never_repeats_does_not_empty_the_ledger_again_and_again():
+    run = fleet("P0 D0")
+    run.talk("c1", 1000)
+    run.finish(run.start("c1"), cached_tokens=0)
+    run.talk("other", 1000)
+    run.finish(run.start("c1"), cached_tokens=0)
+    run.finish(run.start("c1"), cached_tokens=0)
+    assert run.core.residency.held(D0, key("other")) == 1049
+    assert run.core.residency.checks[D0, Source.LEDGER, Verdict.EVICTED] == 1
+
+
+def test_misses_teach_that_others_use_the_node_and_idle_conversations_are_believed_less():
+    run = fleet("P0 D0")
+    run.talk("c1", 1000)
+    run.talk("c2", 1000)
+    run.now_s += 60.0
+    run.finish(run.start("c1"), cached_tokens=0)
+    assert run.core.residency.ledger(D0).foreign_hz > 500
+    run.talk("c3", 1000)
+    run.now_s += 5.0
+    run.start("other")
+    assert run.core.residency.held(D0, key("c3")) == 1049
+    run.now_s += 400.0
+    run.start("another")
+    assert run.core.residency.held(D0, key("c3")) == 0
+
+
+def test_a_node_that_restarted_holds_nothing_and_stays_in_use():
+    run = fleet("P0 D0")
+    run.talk("c1", 1000)
+    run.core.node_restarted(D0)
+    features = run.start("c1").features
+    assert (features.resident, features.uncached_d) == (False, features.prompt_tokens)
+    assert run.core.topology == "1P_1D"
+
+
+def test_kv_that_others_use_counts_for_the_guard_and_the_ledger_but_not_on_p():
+    run = fleet("P0 D0")
+    for node in (P0, D0):
+        run.core.nodes[node].introduced = True
+        run.core.node_usage(node, 0.97)
+    assert run.core.load[P0].kv_in_use_tokens == 0
+    run.core.node_usage(D0, 0.0)
+    run.talk("c1", 1000)
+    run.core.node_usage(D0, 0.949)
+    flight = run.start("c1", 200)
+    assert (flight.features.d_kv_tokens, flight.decision.reason) == (94_900, Reason.KV_GUARD)
+    assert run.core.residency.held(D0, key("c1")) == 1049
+    run.core.node_usage(D0, 0.965)
+    assert run.core.residency.held(D0, key("c1")) == 0
+
+
+def test_usage_that_is_the_routers_own_is_nobody_elses():
+    run = fleet("P0 D0")
+    run.core.nodes[D0].introduced = True
+    flight = run.start("c1", 3000)
+    run.reply(flight)
+    run.core.node_usage(D0, (flight.booked_tokens + 1500) / 100_000)
+    assert run.core.load[D0].others_kv_tokens == 0, "rounding"
+    run.core.node_usage(D0, (flight.booked_tokens + 5000) / 100_000)
+    assert run.core.load[D0].others_kv_tokens == 5000
+
+
+def test_a_node_whose_events_are_followed_says_itself_what_it_holds():
+    run = fleet("P0 D0")
+    blocks = run.core.residency.follow(D0)
+    session = session_of(key("c1"))
+    flight = run.start("c1", 1000)
+    run.reply(flight)
+    blocks.take(0, [Stored(None, range(65), 16, session)])
+    run.finish(flight)
+    assert run.core.residency.held(D0, key("c1")) == 1040
+    blocks.take(1, [Removed([64, 63])])
+    flight = run.start("c1")
+    assert flight.features.uncached_d == flight.features.prompt_tokens - 1008
+    run.finish(flight, cached_tokens=0)
+    assert run.core.residency.checks[D0, Source.EVENTS, Verdict.EVICTED] == 1
+    assert run.core.residency.ledger(D0).foreign_hz == 0.0, "what the events got wrong teaches the ledger nothing"
+
+
+def test_what_p_stores_of_a_prompt_before_it_replies_is_not_what_it_was_believed_to_have():
+    run = fleet("P0 D0", policy(pin_x=0.0))
+    blocks = run.core.residency.follow(P0)
+    for at, new_tokens in enumerate((1000, 500)):
+        flight = run.start("c1", new_tokens)
+        had = 64 * at
+        blocks.take(at, [Stored(had - 1 if had else None, range(had, 64 + 33 * at), 16, session_of(key("c1")))])
+        run.finish(flight)
+    assert run.core.residency.held(P0, key("c1")) == 97 * 16
+    assert run.core.residency.checks == {(P0, Source.EVENTS, Verdict.HIT): 1}
 
 
 # -- policy ------------------------------------------------------------------------------------------------------------

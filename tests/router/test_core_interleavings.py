@@ -155,7 +155,7 @@ def check_rest(run: Fleet) -> None:
         assert run.load(node) == (0, 0, 0, 0)
         assert core.load[node].prefill.ms(run.now_s) == 0.0
         assert core.load[node].link.ms(run.now_s) == 0.0
-        core.residency.missed(node, inf)  # drops whatever is idle, so what stays is pinned
+        core.residency.ledger(node).missed(inf)  # drops whatever is idle, so what stays is pinned
         assert [core.residency.held(node, key(name)) for name in CONVERSATIONS] == [0] * 3
 
 

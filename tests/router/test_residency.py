@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.residency import LIVE_S, MARGIN, Residency
+from router.ledger import MARGIN
+from router.residency import LIVE_S, Residency
 from tests.router.samples import D0, D1, key
 
 CAPACITY = 1000  # 970 after the margin
@@ -23,15 +24,20 @@ def residency() -> Residency:
     return made
 
 
+def used_s(residency: Residency, node, name):
+    idle = residency.belief(node, name, 1000.0).idle
+    return None if idle is None else idle.used_s
+
+
 def test_a_new_node_holds_nothing(residency: Residency):
     assert residency.held(D0, A) == 0
-    assert residency.used_s(D0, A) is None
+    assert used_s(residency, D0, A) is None
 
 
 def test_what_was_stored_is_held_there_and_nowhere_else(residency: Residency):
     residency.store(D0, A, 400, 5.0)
     assert (residency.held(D0, A), residency.held(D1, A), residency.held(D0, B)) == (400, 0, 0)
-    assert residency.used_s(D0, A) == 5.0
+    assert used_s(residency, D0, A) == 5.0
 
 
 def test_storing_again_replaces_and_does_not_add(residency: Residency):
@@ -76,9 +82,9 @@ def test_running_turns_are_pinned_and_push_idle_ones_out(residency: Residency):
 def test_a_running_turn_takes_its_idle_copy_with_it(residency: Residency):
     residency.store(D0, A, 300, 1.0)
     residency.run(D0, A, 500)
-    assert (residency.held(D0, A), residency.used_s(D0, A)) == (500, None)
+    assert (residency.held(D0, A), used_s(residency, D0, A)) == (500, None)
     residency.store(D0, A, 450, 2.0)
-    assert (residency.held(D0, A), residency.used_s(D0, A)) == (450, 2.0)
+    assert (residency.held(D0, A), used_s(residency, D0, A)) == (450, 2.0)
     residency.store(D0, B, 520, 3.0)
     assert residency.held(D0, A) == 450
 
@@ -94,7 +100,7 @@ def test_dropping_frees_the_memory_and_twice_is_once(residency: Residency):
 def test_a_miss_takes_all_that_was_used_no_later(residency: Residency):
     for at_s, each in enumerate((A, B, C), start=1):
         residency.store(D0, each, 100, float(at_s))
-    residency.missed(D0, 2.0)
+    residency.ledger(D0).missed(2.0)
     assert [residency.held(D0, each) for each in (A, B, C)] == [0, 0, 100]
     residency.store(D0, A, 870, 4.0)
     assert residency.held(D0, C) == 100, "the memory of what is gone is free again"
@@ -102,7 +108,7 @@ def test_a_miss_takes_all_that_was_used_no_later(residency: Residency):
 
 def test_a_miss_says_nothing_about_running_turns(residency: Residency):
     residency.run(D0, A, 100)
-    residency.missed(D0, 100.0)
+    residency.ledger(D0).missed(100.0)
     assert residency.held(D0, A) == 100
 
 
@@ -117,7 +123,7 @@ def test_a_restart_clears_idle_running_and_live(residency: Residency):
 @pytest.mark.parametrize("tokens", [0, -1])
 def test_nothing_is_no_entry(residency: Residency, tokens: int):
     residency.store(D0, A, tokens, 1.0)
-    assert (residency.held(D0, A), residency.used_s(D0, A)) == (0, None)
+    assert (residency.held(D0, A), used_s(residency, D0, A)) == (0, None)
 
 
 def test_live_tokens_are_those_of_the_last_half_minute(residency: Residency):
@@ -192,7 +198,7 @@ def test_the_ledger_agrees_with_the_plain_list_and_only_running_turns_may_exceed
             plain.drop(name)
         elif step == "missed":
             used_s = now_s - 3 * wait_s
-            residency.missed(D0, used_s)
+            residency.ledger(D0).missed(used_s)
             plain.idle = [entry for entry in plain.idle if entry[2] > used_s]
         elif tokens < 50:
             residency.reset(D0, CAPACITY)

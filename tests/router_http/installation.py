@@ -61,7 +61,7 @@ class Installation:
             counts[f"{node} transfers"] = len(load.link)
             counts[f"{node} sequences"] = load.sequences
             counts[f"{node} KV tokens"] = load.kv_tokens
-            counts[f"{node} running"] = len(core.residency._ledgers[node].running)
+            counts[f"{node} running"] = len(core.residency.ledger(node).running)
         return {name: count for name, count in counts.items() if count}
 
     async def settle(self, within_s: float = 5.0) -> None:

@@ -7,14 +7,16 @@ import asyncio
 import pytest
 
 from router import nodes
+from router.core import USAGE_S
 from router.nodes import UNKNOWN_KV_TOKENS, NodeWatch, endpoints
 from router.placement import Node
 from router.tokens import MAX_MODELS, START_RATIO, TokenRatio
 from router.turn import NodeId, Role
-from router.upstream import Timeouts, Upstream
+from router.upstream import NodeError, Timeouts, Upstream
 
 from .client import ask, chat, in_loop, until
 from .fake_engine import FakeEngine
+from .faults import breaks
 from .installation import Installation, installation
 
 D0 = NodeId("D0")
@@ -106,6 +108,127 @@ async def test_a_mistake_inside_does_not_end_the_probing(monkeypatch: pytest.Mon
         await until(lambda: node(router).healthy)
         running.cancel()
     assert not mistakes
+
+
+def page(began_s: float | None, usage: float | None = None, created_s: float | None = None) -> str:
+    """An engine's metrics."""
+    lines = ['vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1000"} 1.0']
+    if usage is not None:
+        lines.append(f'vllm:kv_cache_usage_perc{{engine="0",model_name="m"}} {usage}')
+    if created_s is not None:
+        lines.append(f'vllm:prompt_tokens_created{{engine="0",model_name="m"}} {created_s}')
+        lines.append(f'vllm:generation_tokens_created{{engine="0",model_name="m"}} {created_s + 5}')
+    if began_s is not None:
+        lines.append(f"process_start_time_seconds {began_s}")
+    return "\n".join(lines) + "\n"
+
+
+async def believes(router: Installation) -> int:
+    """What D0 is believed to hold of the one conversation."""
+    (conversation,) = router.core.conversations._by_key.values()
+    return router.core.residency.held(D0, conversation.key)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(page(100.0), page(101.5)), (page(None, created_s=7.0), page(None, created_s=9.0))]
+)
+@in_loop
+async def test_a_restart_between_two_probes_shows_at_the_next_one(before: str, after: str):
+    d = FakeEngine("D0", metrics=before)
+    async with installation([], [d]) as router:
+        await ask(router.url, chat("hello"))
+        await router.watch.probe_all()
+        assert await believes(router) > 0
+        await d.stop()
+        d.metrics = after
+        await d.start()
+        await router.watch.probe_all()
+        assert node(router).healthy, "no probe had failed"
+        assert await believes(router) == 0
+        (conversation,) = router.core.conversations._by_key.values()
+        assert conversation.decode_node is None
+
+
+@in_loop
+async def test_a_connection_that_was_only_closed_is_no_restart():
+    d = FakeEngine("D0", metrics=page(100.0))
+    async with installation([], [d]) as router:
+        await ask(router.url, chat("hello"))
+        await d.stop()
+        await d.start()
+        await router.watch.probe_all()
+        assert await believes(router) > 0
+
+
+@in_loop
+async def test_an_engine_that_does_not_say_when_it_began_is_judged_by_its_health_alone():
+    d = FakeEngine("D0", metrics=page(None))
+    async with installation([], [d]) as router:
+        await ask(router.url, chat("hello"))
+        await d.stop()
+        await d.start()
+        await router.watch.probe_all()
+        assert await believes(router) > 0
+
+
+@in_loop
+async def test_metrics_that_could_not_be_read_are_read_at_the_next_probe(monkeypatch: pytest.MonkeyPatch):
+    d = FakeEngine("D0", metrics=page(100.0))
+    async with installation([], [d]) as router:
+        await ask(router.url, chat("hello"))
+        await d.stop()
+        d.metrics = page(200.0)
+        await d.start()
+        get = router.upstream.get
+
+        async def fails(url: str, timeout_s: float) -> tuple[int, bytes]:
+            raise NodeError("no answer")
+
+        monkeypatch.setattr(router.upstream, "get", fails)
+        await router.watch.probe_all()
+        assert await believes(router) > 0
+        monkeypatch.setattr(router.upstream, "get", get)
+        await router.watch.probe_all()
+        assert await believes(router) == 0
+
+
+@in_loop
+async def test_an_answer_that_breaks_off_makes_the_watch_look_at_once(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(nodes, "PROBE_S", 60.0)
+    monkeypatch.setattr(nodes, "DOUBT_S", 0.0)
+    d = FakeEngine("D0", metrics=page(100.0))
+    async with installation([], [d]) as router:
+        await ask(router.url, chat("hello"))
+        running = asyncio.ensure_future(router.watch.run())
+        await asyncio.sleep(0.05)
+        d.metrics = page(200.0)
+        d.fault = breaks()
+        await ask(router.url, chat("another"))
+        for _ in range(1000):
+            if router.core.residency.ledger(D0).own_tokens == 0:
+                break
+            await asyncio.sleep(0.005)
+        assert router.core.residency.ledger(D0).own_tokens == 0
+        running.cancel()
+
+
+@in_loop
+async def test_memory_that_others_use_is_not_to_be_had():
+    now = [0.0]
+    d = FakeEngine("D0", metrics=page(100.0, usage=0.0))
+    async with installation([], [d]) as router:
+        router.watch._now_s = lambda: now[0]
+        d.metrics = page(100.0, usage=0.75)
+        await router.watch.probe_all()
+        assert router.core.load[D0].others_kv_tokens == 0, "not due"
+        now[0] += USAGE_S + 1e9
+        await router.watch.probe_all()
+        assert router.core.load[D0].others_kv_tokens == 12_000
+        assert router.core.residency.ledger(D0).room_tokens == pytest.approx(16_000 * 0.97 - 12_000)
+        d.metrics = page(100.0, usage=float("nan"))
+        now[0] += USAGE_S
+        await router.watch.probe_all()
+        assert router.core.load[D0].others_kv_tokens == 12_000
 
 
 @in_loop

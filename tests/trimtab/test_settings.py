@@ -27,6 +27,9 @@ models:
     decode: [http://127.0.0.1:2, http://127.0.0.1:3]
     lease: 10s
     table: mine.json
+    kv_events:
+      http://127.0.0.1:2: tcp://127.0.0.1:5557
+      http://127.0.0.1:3/: {endpoint: ipc:///run/d1, replay: tcp://127.0.0.1:5558}
 slos:
   - name: later-ttft
     objective: p99(ttft) <= 2s
@@ -57,6 +60,10 @@ def test_every_key_of_a_file_arrives_where_it_belongs():
     assert (settings.model, settings.prefill, settings.lease_s) == ("llama", ("http://127.0.0.1:1",), 10.0)
     assert settings.decode == ("http://127.0.0.1:2", "http://127.0.0.1:3")
     assert settings.tables == ("/etc/trimtab/mine.json",)
+    assert settings.kv_events == (
+        ("http://127.0.0.1:2", "tcp://127.0.0.1:5557", ""),
+        ("http://127.0.0.1:3", "ipc:///run/d1", "tcp://127.0.0.1:5558"),
+    )
     assert settings.slos == (Slo("later-ttft", Signal.TTFT, 0.99, 2.0, Match(turn_min=2)),)
     assert (settings.price, settings.mode, settings.signal, settings.source) == (0.3, "paper", "engine", "vllm-cpu")
     assert (settings.conversation, settings.idle_s, settings.gap_timeout_s) == ("md5_first_message", 300.0, 10.0)
@@ -78,6 +85,9 @@ def test_every_key_of_a_file_arrives_where_it_belongs():
         ("version: 1\nmodels: {a: {decode: [x]}, b: {decode: [y]}}\n", 2, ["one model"]),
         ("version: 1\nmodels: []\n", 2, ["must map model names"]),
         ("version: 1\nmodels: {m: {connector: nixle}}\n", 2, ["nixle", "nixl"]),
+        ("version: 1\nmodels: {m: {kv_events: tcp://d:5557}}\n", 2, ["must be a mapping", "http://127.0.0.1:8200"]),
+        ("version: 1\nmodels: {m: {kv_events: {http://d:1: {replay: tcp://d:5558}}}}\n", 2, ["endpoint is missing"]),
+        ("version: 1\nmodels: {m: {kv_events: {http://d:1: {endpoint: tcp://d:1, x: y}}}}\n", 2, ["unknown key"]),
         ("version: 1\ncontrol: {law: amid}\n", 2, ["amid", "aimd"]),
         ("version: 1\ncontrol: {price: cheap}\n", 2, ["no number"]),
         ("version: 1\nslos: [{name: x, objective: p99(ttft) <= 2}]\n", 2, ["no unit"]),
@@ -119,6 +129,11 @@ def test_no_damaged_file_is_answered_with_a_traceback(at, length, put):
         ({"price": -1.0}, "positive"),
         ({"pin_x": 1.5}, "share"),
         ({"lease_s": 1.0}, "lease"),
+        ({"kv_events": (("http://127.0.0.1:9", "tcp://d:5557", ""),)}, "which is no node"),
+        ({"kv_events": (("http://127.0.0.1:1", "tcp://d:5557", ""),) * 2}, "twice"),
+        ({"kv_events": (("http://127.0.0.1:1", "tcp://*:5557", ""),)}, "nowhere to connect to"),
+        ({"kv_events": (("http://127.0.0.1:1", "tcp://d", ""),)}, "nowhere to connect to"),
+        ({"kv_events": (("http://127.0.0.1:1", "tcp://d:5557", "d:5558"),)}, "'d:5558' is nowhere"),
     ],
 )
 def test_settings_that_cannot_work_together_are_refused(change, words):
