@@ -29,6 +29,7 @@ class Provenance:
     versions: Mapping[str, str]
     machine: str
     took_s: float
+    """For the report: the JSON is the same wherever and however fast it was made, but for the machine's name."""
     runs: Mapping[str, int]
     """Simulated runs by what for."""
 
@@ -38,7 +39,7 @@ def document(chapters: Mapping[str, Chapter], lines: Sequence[Line], about: Prov
     fits = {line.name: _line(line) for line in lines}
     content = {
         "format": FORMAT,
-        "provenance": asdict(about),
+        "provenance": {name: value for name, value in asdict(about).items() if name != "took_s"},
         "overall": fits.pop(ALL, {}),
         "fit": fits,
         "targets": [

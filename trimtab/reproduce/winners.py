@@ -151,13 +151,14 @@ def table_2(lab: Lab) -> Chapter:
 
 
 def _panel(metric: str, ours: dict[str, dict[str, float]], theirs: dict[str, dict[str, float]], at: int) -> Panel:
-    x = [float(n) for n in range(len(MODES))]
-    series = [
-        Series("paper", x, [(TABLE_2[m][at] or 0.0) * 100 for m in MODES], 0, Source.PAPER, line=False),
-        Series("Trimtab", x, [ours[metric][m] * 100 for m in MODES], 0, line=False),
-    ]
+    columns = [("paper", Source.PAPER, {m: TABLE_2[m][at] or 0.0 for m in MODES})]
     if theirs[metric]:
-        series.insert(
-            1, Series("measured", x, [theirs[metric][m] * 100 for m in MODES], 0, Source.MEASURED, line=False)
+        columns.append(("measured", Source.MEASURED, theirs[metric]))
+    columns.append(("Trimtab", Source.TRIMTAB, ours[metric]))
+    series = [
+        Series(
+            label, [n + 0.15 * place for n in range(len(MODES))], [some[m] * 100 for m in MODES], 0, source, line=False
         )
+        for place, (label, source, some) in zip((-1, 0, 1), columns, strict=False)
+    ]
     return Panel(f"best {metric}", "", "share of points, %", series, x_names=MODES)
