@@ -81,14 +81,14 @@ class Preset:
 
 PRESETS: dict[str, Preset] = {
     "quick": Preset(
-        ("small/tiny@4", "small/mid_bal@4", "small/big_paste@6", "small/huge_paste@2", "large/mid_paste@2"),
-        Window(30, 40.0, 12.0),
+        ("small/tiny@2", "small/mid_bal@2", "small/big_paste@4", "small/huge_paste@2", "large/mid_paste@1"),
+        Window(20, 60.0, 12.0),
     ),
     "paper": Preset(("small/*", "large/*")),
     "all": Preset(("*/*",)),
 }
 """`quick` is about the least that fixes all ten constants: prompts of 16 to 1024 new tokens fix what a token costs,
-the long first turn what context costs, 6 a second what an append costs the others. `paper` is the paper's own grid."""
+the long first turn what context costs, 4 a second what an append costs the others. `paper` is the paper's own grid."""
 
 
 CELLS = tuple(Cell(workload, qps) for workload, qps in grid())

@@ -7,9 +7,10 @@ before the engine has counted them, so what a turn lacked is taken from the engi
     lacked        prompt − the hit that the router believed in; or, where `by_engine`,
                   prompt − usage's cached_tokens, on the node that computed it
 
-The two differ where a node evicted more or less than the router believed: in crowded cells with a long context. The
-tables that ship are made with the router's belief. Left out: turns that met a backlog, were sent twice or failed (no
-TTFT row), runs with few turns (no step row).
+The two differ where a node evicted more or less than the router believed: in crowded cells with a long context. Where
+`by_engine`, a local turn may also meet a backlog on P or the link, for it passes neither; turns are dear there. The
+tables that ship are made with the router's belief, and without any backlog. Left out: turns that met a backlog, were
+sent twice or failed (no TTFT row), runs with few turns (no step row).
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class ArmRun:
     drained: Sequence[TurnRecord] = ()
     """Turns that ended after the cut, where somebody waited for them: they shared D with the others."""
     by_engine: bool = False
-    """What a turn lacked is read from the engine's cached_tokens."""
+    """What a turn lacked is read from the engine's cached_tokens; only backlogs on a turn's own way spoil its TTFT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,8 @@ def ttft_rows(run: ArmRun, limit: int) -> list[TtftRow]:
     rows = []
     for record in run.records:
         f = record.features
-        if record.ttft_s is None or f.p_backlog_ms > 0 or f.link_backlog_ms > 0 or f.d_backlog_ms > 0:
+        on_p = 0.0 if run.by_engine and record.went_local else f.p_backlog_ms + f.link_backlog_ms
+        if record.ttft_s is None or on_p > 0 or f.d_backlog_ms > 0:
             continue
         if record.outcome is not Outcome.COMPLETED or record.attempts > 1:
             continue

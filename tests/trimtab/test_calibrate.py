@@ -96,7 +96,7 @@ def test_a_few_cells_give_the_fit_more_rows_of_each(results):
 
 
 def test_the_advice_is_lower_rates_where_the_fleet_was_overloaded_and_more_cells_where_not(results):
-    assert advice(results[:1]).startswith("Add --cells, e.g. of small/tiny@4")
+    assert advice(results[:1]).startswith("Add --cells, e.g. of small/tiny@2")
     swamped = replace(results[0], cell=replace(results[0].cell, x0=replace(results[0].cell.x0, success=0.5)))
     assert advice([swamped, results[1]]) == "Overloaded: large/tiny@1. Add the same --cells at lower rates"
     silent = replace(results[1], cell=replace(results[1].cell, x1=replace(results[1].cell.x1, n=0)))

@@ -102,3 +102,12 @@ def test_nodes_do_not_matter_but_their_number_does(run):
     both = step_row(run)
     assert alone is not None and both is not None
     assert alone.batch - 1 == pytest.approx(2 * (both.batch - 1))
+
+
+def test_a_backlog_on_p_spoils_a_local_turn_only_where_turns_are_cheap(run):
+    busy_p = [replace(r, features=replace(r.features, p_backlog_ms=50.0, d_backlog_ms=0.0)) for r in run.records]
+    busy_d = [replace(r, features=replace(r.features, p_backlog_ms=0.0, d_backlog_ms=50.0)) for r in run.records]
+    assert ttft_rows(replace(run, records=busy_p), 1000) == []
+    live = ttft_rows(replace(run, records=busy_p, by_engine=True), 1000)
+    assert live and all(row.local for row in live)
+    assert ttft_rows(replace(run, records=busy_d, by_engine=True), 1000) == []
