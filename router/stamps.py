@@ -4,8 +4,9 @@ The two clocks differ by an unknown amount, so an answer's delay is compared wit
 
     left_s = date_s + min(now_s - date_s of the last KEPT answers) - 1 s
 
-for the header is cut to seconds. After a step of either clock this is too early for KEPT answers, never too late for
-long. What it leaves out: the delay that all answers have, and whatever rewrites the header on the way.
+for the header is cut to seconds. It errs to the early side: after a step of either clock, for KEPT answers; and where
+an engine's server is so busy that it does not renew the header (uvicorn does at every tenth turn of its timer). What it
+leaves out: the delay that all answers have, and whatever rewrites the header on the way.
 """
 
 from __future__ import annotations

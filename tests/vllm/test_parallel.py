@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import product
 from uuid import uuid4
 
 from tests.router_http.client import ask, chat
@@ -41,7 +42,9 @@ def test_fifty_conversations_at_once_are_all_answered_and_leave_nothing_behind(e
             talks = await asyncio.gather(*(converse(found, number) for number in range(CONVERSATIONS)))
             await found.settle()
             assert len(found.records) == CONVERSATIONS * TURNS
-            assert all(record.attempts == 1 for record in found.records)
+            # Not "handover": on a busy machine a P may be so slow that a lease is not sure to last.
+            for node, kind in product(("P0", "D0", "D1"), ("error", "timeout", "refused")):
+                assert found.metric("trimtab_leg_failures_total", node=node, kind=kind) == 0
             later = [record.went_local for record in found.records if record.turn > 1]
             assert 0 < sum(later) < len(later), "both routes"
             return talks

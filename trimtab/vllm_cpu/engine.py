@@ -84,6 +84,7 @@ class Engine:
         self.log_file = logs / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe = -1
+        self._starts = 0
 
     @property
     def url(self) -> str:
@@ -99,6 +100,12 @@ class Engine:
     def pid(self) -> int | None:
         """Leader of its process group."""
         return self._process.pid if self._process is not None and self.alive else None
+
+    @property
+    def engine_id(self) -> str:
+        """What NIXL calls the process. Each start has its own, as by vLLM's default: a D that knows the old process
+        would read from an address that is no more."""
+        return self.name if self._starts < 2 else f"{self.name}.{self._starts}"
 
     def command(self) -> list[str]:
         """`vllm serve` and its flags."""
@@ -123,7 +130,7 @@ class Engine:
         return {
             "kv_connector": "NixlConnector",
             "kv_role": {"prefill": "kv_producer", "decode": "kv_consumer"}[self.role],
-            "engine_id": self.name,
+            "engine_id": self.engine_id,
             "kv_buffer_device": "cpu",
             "kv_load_failure_policy": self.options.kv_load_failure_policy,
             "kv_connector_extra_config": {"kv_lease_duration": self.options.kv_lease_duration_s},
@@ -169,6 +176,7 @@ class Engine:
         if missing := self.home.missing():
             raise EngineError(missing)
         self._let_go()
+        self._starts += 1
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
         pipe, self._pipe = os.pipe()
         try:
