@@ -115,6 +115,20 @@ def test_options_become_flags(tmp_path: Path) -> None:
     assert made[-2:] == ["--seed", "3"]
 
 
+def test_each_start_has_a_name_of_its_own_for_nixl(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(Home, "missing", lambda _: "")
+    made = engine(tmp_path)
+    names = []
+    for _ in range(3):
+        with monkeypatch.context() as only_sleeps:
+            only_sleeps.setattr(Engine, "command", lambda _: ["sleep", "60"])
+            made.start()
+        following = dict(pairwise(made.command()))
+        names.append(json.loads(following["--kv-transfer-config"])["engine_id"])
+        made.kill()
+    assert names == ["D0", "D0.2", "D0.3"]
+
+
 def test_a_replica_transfers_nothing_and_events_are_off_unless_asked_for(tmp_path: Path) -> None:
     made = engine(tmp_path, "replica").command()
     assert "--kv-transfer-config" not in made and "--kv-events-config" not in made
