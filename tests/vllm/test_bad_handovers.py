@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -42,12 +42,18 @@ def healthy(engines: EngineFleet) -> Iterator[None]:
     assert all(engine.healthy() for engine in engines)
 
 
-@asynccontextmanager
-async def spoilt(engines: EngineFleet, spoil: Spoil, *decode: str, **more: Any) -> AsyncIterator[Installation]:
-    """A router whose only P spoils what the real P hands over."""
+def stand_in(engines: EngineFleet, spoil: Spoil, then: Callable[[], Awaitable[None]] | None = None) -> FakeEngine:
+    """A P that lets the real one work and spoils what it hands over. It tells the real block size and number."""
     with urllib.request.urlopen(f"{engines['P0'].url}/metrics", timeout=5) as page:
-        told = page.read().decode()  # block size and number are checked too
-    p = FakeEngine("P0", fault=passes_on(engines["P0"].url, spoil, **more), metrics=told)
+        return FakeEngine("P0", fault=passes_on(engines["P0"].url, spoil, then), metrics=page.read().decode())
+
+
+@asynccontextmanager
+async def spoilt(
+    engines: EngineFleet, spoil: Spoil, *decode: str, then: Callable[[], Awaitable[None]] | None = None
+) -> AsyncIterator[Installation]:
+    """A router whose only P is that one."""
+    p = stand_in(engines, spoil, then)
     async with installation([p], [engines[name] for name in decode], pin_x=0.0, **PATIENT) as router:
         yield router
 
@@ -212,7 +218,7 @@ def test_a_router_that_stood_still_beyond_the_lease_prefills_again(engines: Engi
             await asyncio.sleep(lease_s + 2.0)
             router.go_on()
 
-        p = FakeEngine("P0", fault=passes_on(engines["P0"].url, lambda handle: handle, stand_still))
+        p = stand_in(engines, lambda handle: handle, stand_still)
         await p.start()
         try:
             url = engines["D0"].url
