@@ -18,6 +18,9 @@ from .phase1 import ROWS_OF_FEW, ROWS_PER_ARM, measure
 from .rows import CellResult
 from .workloads import Workload, grid
 
+TOLERABLE = 0.25
+"""Median relative error on held-out rows, above which the model does not describe the fleet."""
+
 
 class CalibrationError(ValueError):
     """Something that cannot be calibrated; the message says what to write instead."""
@@ -106,6 +109,17 @@ def advice(results: Iterable[CellResult]) -> str:
     if swamped:
         return f"Overloaded: {', '.join(swamped)}. Add the same --cells at lower rates"
     return f"Add --cells, e.g. of {', '.join(PRESETS['quick'].patterns)}"
+
+
+def doubt(fit: Mapping[str, float]) -> str:
+    """Why not to serve with a table that fits this badly; empty if it fits."""
+    worst = max(fit[name] for name in ("ttft_local", "ttft_transferred", "tpot"))
+    if worst <= TOLERABLE:
+        return ""
+    return (
+        f"the model misses half of the turns by more than {worst:.0%}: do not serve with this table. Something else "
+        "used the machines, the fleet was overloaded, or there were too few turns"
+    )
 
 
 def samples(results: Iterable[CellResult]) -> int:

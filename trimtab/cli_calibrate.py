@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from emulator.profiles import PROFILES
-from router.artefact import SOURCES, Origin, load
+from router.artefact import SOURCES, Artefact, Origin, load
 from router.policy import ANY_MODEL
 from slos.spec import SpecError
 
 from . import cli_fit
-from .calibrate import CalibrationError, Plan, advice, artefact_text, document, run_phase1, samples
+from .calibrate import CalibrationError, Plan, advice, artefact_text, document, doubt, run_phase1, samples
 from .cells import (
     CELLS,
     GUESSED_TPOT_S,
@@ -168,11 +168,13 @@ def _live(order: Order, target: Path | None, state: Path | None, hardware: str, 
     except FitError as error:
         fail(f"{error}.\n{advice(measured.results)}. What was measured is in {kept}, and is not measured again")
     path.write_text(text, encoding="utf-8")
-    out.print(f"{path}: {_summary(text)}", markup=False, highlight=False, soft_wrap=True)
+    artefact = load(text, str(path))
+    _plain(f"{path}: {_summary(artefact)}")
+    if doubtful := doubt(artefact.fit):
+        err.print(f"{path}: {doubtful}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
-def _summary(text: str) -> str:
-    artefact = load(text, "the artefact")
+def _summary(artefact: Artefact) -> str:
     off = ", ".join(
         f"{words} {artefact.fit[name]:.1%}"
         for name, words in (("ttft_local", "local TTFT"), ("ttft_transferred", "transferred TTFT"), ("tpot", "TPOT"))

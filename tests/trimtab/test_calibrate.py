@@ -7,7 +7,7 @@ import pytest
 from router.artefact import load
 from router.table import LoadAwareTable
 from trimtab import calibrate
-from trimtab.calibrate import CalibrationError, Plan, advice, artefact_text, document, run_phase1
+from trimtab.calibrate import CalibrationError, Plan, advice, artefact_text, document, doubt, run_phase1
 from trimtab.fit import FitError
 from trimtab.rows import CellResult
 from trimtab.workloads import Workload
@@ -101,3 +101,9 @@ def test_the_advice_is_lower_rates_where_the_fleet_was_overloaded_and_more_cells
     assert advice([swamped, results[1]]) == "Overloaded: large/tiny@1. Add the same --cells at lower rates"
     silent = replace(results[1], cell=replace(results[1].cell, x1=replace(results[1].cell.x1, n=0)))
     assert "Overloaded: large/tiny@4" in advice([results[0], silent])
+
+
+def test_a_table_that_does_not_fit_comes_with_a_warning():
+    good = {"ttft_local": 0.05, "ttft_transferred": 0.25, "tpot": 0.01, "ttft_rows": 400.0}
+    assert doubt(good) == ""
+    assert "by more than 72%: do not serve with this table" in doubt({**good, "ttft_local": 0.717})
