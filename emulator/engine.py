@@ -337,7 +337,7 @@ class Engine:
             self._finish(finished, stretch)
         stall_ms = self._join_received()
         gave_way = self.profile.preempts and self._make_room()
-        if not gave_way:
+        if not gave_way or not (self._running or self._chunking):  # a step without work takes no time
             self._admit()
         # Compose before callbacks run: what they submit meets a busy engine, as it would over a network.
         self._compose(now, stall_ms, gave_way)

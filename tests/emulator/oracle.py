@@ -245,7 +245,7 @@ class Oracle:
             self.join(live)
         self.decoding += self.arrived
         self.arrived.clear()
-        if not self.make_room():
+        if not self.make_room() or not (self.decoding or self.prefilling):
             self.admit()
         self.waits += bool(self.waiting)
         return stall_ms
