@@ -102,13 +102,20 @@ async def test_both_legs_are_out_at_once_under_one_transfer_id():
 @pytest.mark.parametrize("fault", [answers(500), answers(503), breaks(), ends_by("stop")])
 @in_loop
 async def test_when_p_fails_ds_leg_is_ended_and_another_p_is_asked(fault: Fault, stream: bool):
-    ps, d = [FakeEngine("P0", fault=fault), FakeEngine("P1")], FakeEngine("D0")
+    ps, d = [FakeEngine("P0"), FakeEngine("P1")], FakeEngine("D0")
+
+    async def fails_after_d_has_begun(engine: FakeEngine, request: web.Request, body: Body) -> web.StreamResponse | None:
+        while not d.calls:  # else D's first leg might be ended before D has heard of it
+            await asyncio.sleep(0.001)
+        return await fault(engine, request, body)
 
     async def first_hangs(engine: FakeEngine, request: web.Request, body: Body) -> None:
         if d.calls == 1:
             await asyncio.Event().wait()
+        while not ps[1].calls:  # a D has nothing to say before its P has begun
+            await asyncio.sleep(0.001)
 
-    d.fault = first_hangs
+    ps[0].fault, d.fault = fails_after_d_has_begun, first_hangs
     async with mooncake(ps, [d]) as router:
         answer = await ask(router.url, chat("hello", stream=stream))
         await router.settle()
