@@ -104,7 +104,9 @@ async def test_both_legs_are_out_at_once_under_one_transfer_id():
 async def test_when_p_fails_ds_leg_is_ended_and_another_p_is_asked(fault: Fault, stream: bool):
     ps, d = [FakeEngine("P0"), FakeEngine("P1")], FakeEngine("D0")
 
-    async def fails_after_d_has_begun(engine: FakeEngine, request: web.Request, body: Body) -> web.StreamResponse | None:
+    async def fails_after_d_has_begun(
+        engine: FakeEngine, request: web.Request, body: Body
+    ) -> web.StreamResponse | None:
         while not d.calls:  # else D's first leg might be ended before D has heard of it
             await asyncio.sleep(0.001)
         return await fault(engine, request, body)
