@@ -16,7 +16,7 @@ from tests.conformance_face import documented
 from tests.conformance_face.emulated import emulated_sheet
 from tests.conformance_face.sheet import Sheet, ask, differences, load
 
-pytestmark = [pytest.mark.vllm, pytest.mark.full]
+pytestmark = pytest.mark.vllm
 
 
 @pytest.fixture(scope="module")
