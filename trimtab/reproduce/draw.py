@@ -126,12 +126,19 @@ def _frame(axes: Axes, panel: Panel) -> None:
         _plain_ticks(axes, "x")
     if panel.y_log:
         _plain_ticks(axes, "y")
-    elif panel.series and min((min(s.y, default=0.0) for s in panel.series), default=0.0) >= 0:
-        axes.set_ylim(bottom=0)
+    else:
+        _from_zero(axes, [y for series in panel.series for y in series.y])
     if panel.diagonal:
         low = max(axes.get_xlim()[0], axes.get_ylim()[0])
         high = min(axes.get_xlim()[1], axes.get_ylim()[1])
         axes.plot([low, high], [low, high], color=INK, lw=0.9, zorder=2)
+
+
+def _from_zero(axes: Axes, values: Sequence[float]) -> None:
+    """The axis begins at 0 unless that would leave most of the panel empty."""
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    if 0 <= low < 0.4 * high:
+        axes.set_ylim(0, 1.08 * high)
 
 
 def _plain_ticks(axes: Axes, which: str) -> None:
