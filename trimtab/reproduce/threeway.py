@@ -38,8 +38,9 @@ WHY_FAIL = (
     "the KV receiver, not queueing. Here nothing crashes by itself, and 50 requests in flight never wait for 30 s"
 )
 WHY_OPEN = (
-    "at QPS 14 and 20 four GPUs are asked for more tokens than they can make, and every mode fails, x = 1 and PPD "
-    "too: that they never fail in the paper is the work of its client. What PPD keeps is P: 1P_3D fails later"
+    "in 3P_1D one D decodes for all, and from QPS 4 its longest answers take more than 30 s in every mode, x = 1 and "
+    "PPD too: that they never fail in the paper is the work of its client. What local turns keep is P: 1P_3D at x = 0 "
+    "fails at QPS 12 and 20 and is slow from 6, and never fails at x = 1"
 )
 WHY_TABLE_3 = (
     "in the paper x = 0 fails at 13 of its 27 points and cannot win there; of the other 14 it wins TPOT at 10. Here "
