@@ -36,15 +36,18 @@ MIN_AGE_S = 1.0
 
 Entry = ConversationKey | int
 """A conversation, or a number: tokens that others put in between two uses."""
+LOOKED_AT = 500
+"""Copies newer than one's own, at most, of which the inflow is learned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """A conversation's idle copy: when it was last used, and what the node has used since, itself included."""
+    """A conversation's idle copy: when it was last used, and what the node has used since, itself included. None where
+    that is more than `LOOKED_AT` copies: to add them up on every turn would cost milliseconds."""
 
     used_s: float
     age_s: float
-    newer_tokens: int
+    newer_tokens: int | None
 
 
 @dataclass(slots=True)
@@ -92,9 +95,11 @@ class Ledger:
         if entry is None:
             return None
         newer = sum(self.running.values())
-        for name, (tokens, at_s) in reversed(self.held.items()):
+        for looked_at, (name, (tokens, at_s)) in enumerate(reversed(self.held.items())):
             if at_s < entry[1]:
                 break
+            if looked_at >= LOOKED_AT:
+                return Idle(entry[1], now_s - entry[1], None)
             if not isinstance(name, int):
                 newer += int(tokens)
         return Idle(entry[1], now_s - entry[1], newer)
@@ -125,6 +130,8 @@ class Ledger:
 
     def learn(self, idle: Idle, hit: bool) -> None:
         """The engine told whether an idle copy was still there."""
+        if idle.newer_tokens is None:
+            return
         bound_hz = max(0.0, self.room_tokens - idle.newer_tokens) / max(idle.age_s, MIN_AGE_S)
         if hit:
             self._ceiling_hz = min(self._ceiling_hz, bound_hz)

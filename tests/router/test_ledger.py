@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.ledger import FORGET_S, MARGIN, MIN_AGE_S, RAISE, TURNOVER_S, Idle, Ledger
+from router.ledger import FORGET_S, LOOKED_AT, MARGIN, MIN_AGE_S, RAISE, TURNOVER_S, Idle, Ledger
 from tests.router.samples import key
 
 A, B, C = key("a"), key("b"), key("c")
@@ -119,6 +119,19 @@ def test_what_others_have_pinned_is_not_to_be_had():
     books.share(0)
     books.store(A, 400, 2.0)
     assert (books.tokens(A), books.tokens(B)) == (400, 400)
+
+
+def test_a_copy_with_very_many_newer_ones_says_when_it_was_used_and_teaches_no_inflow():
+    books = Ledger(10.0**9)
+    for number in range(LOOKED_AT + 1):
+        books.store(key(str(number)), 10, float(number))
+    old, young = books.idle(key("0"), 1000.0), books.idle(key("1"), 1000.0)
+    assert old is not None and (old.used_s, old.newer_tokens) == (0.0, None)
+    assert young is not None and young.newer_tokens == 10 * LOOKED_AT
+    books.learn(old, hit=False)
+    assert books.foreign_hz == 0
+    books.missed(old.used_s)
+    assert books.idle(key("0"), 1000.0) is None
 
 
 @given(
