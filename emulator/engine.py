@@ -278,6 +278,8 @@ class Engine:
         if job.kind is Kind.RECEIVE and len(self._waiting) == 1:
             # A transfer needs memory, not a step: it starts at once if there is room, joins when it arrived.
             self._admit()
+            if self.profile.preempts:  # what it took, the running stretch was counting on
+                self._cut_short()
         if self._waiting:
             self._wake()
 
