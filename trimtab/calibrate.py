@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 from emulator.fleet import Role, parse_topology
@@ -13,6 +12,7 @@ from router.paper_table import SUCCESS_FLOOR
 from router.table import LoadAwareTable
 
 from .cells import PHASE1, PRESETS, Window
+from .cores import on_cores
 from .fit import fit
 from .phase1 import ROWS_OF_FEW, ROWS_PER_ARM, measure
 from .rows import CellResult
@@ -60,15 +60,8 @@ def run_phase1(plan: Plan, progress: Callable[[int, int], None]) -> list[CellRes
     profile = plan.checked()
     cells = list(plan.cells or grid())
     rows_per_arm = ROWS_OF_FEW if plan.cells else ROWS_PER_ARM
-    results: list[CellResult] = []
-    with ProcessPoolExecutor(max_workers=plan.jobs) as pool:
-        pending: Iterable[CellResult] = pool.map(
-            _measure, [(profile, plan.topology, *cell, plan.seed, plan.window, rows_per_arm) for cell in cells]
-        )
-        for done, result in enumerate(pending, start=1):
-            results.append(result)
-            progress(done, len(cells))
-    return results
+    work = [(profile, plan.topology, *cell, plan.seed, plan.window, rows_per_arm) for cell in cells]
+    return on_cores(_measure, work, plan.jobs, progress)
 
 
 def _measure(job: tuple[EngineProfile, str, Workload, float, int, Window, int]) -> CellResult:

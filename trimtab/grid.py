@@ -8,7 +8,6 @@ second turn keeps the place of its first. TTFT counts from when a turn was ready
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import astuple, dataclass
 from functools import partial
 from statistics import fmean
@@ -25,6 +24,7 @@ from router.policy import Policy, Weights
 from router.record import TurnRecord
 from slos.objective import Outcome
 
+from .cores import on_cores
 from .measured import Point, Result, TurnStats
 from .simulate import Client, Simulation
 from .workloads import PAPER_WORKLOADS
@@ -169,19 +169,7 @@ def run_points(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Result]:
     """Every point, the mean over the seeds each, in the order given whatever the jobs."""
-    todo = list(points)
-    one = partial(_seeds, conditions=conditions, seeds=tuple(seeds))
-    results: list[Result] = []
-    if jobs <= 1:
-        for point in todo:
-            results.append(one(point))
-            progress(len(results), len(todo))
-        return results
-    with ProcessPoolExecutor(max_workers=jobs) as pool:
-        for result in pool.map(one, todo, chunksize=8):
-            results.append(result)
-            progress(len(results), len(todo))
-    return results
+    return on_cores(partial(_seeds, conditions=conditions, seeds=tuple(seeds)), points, jobs, progress)
 
 
 def _seeds(point: Point, conditions: Conditions, seeds: tuple[int, ...]) -> Result:

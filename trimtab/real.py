@@ -8,7 +8,6 @@ stand-in (`emulator/standins.py`). The runs were not used to set a constant.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -18,6 +17,7 @@ from emulator.standins import SHAREGPT
 from emulator.workload import ConversationPlan, fixed
 from slos.objective import Outcome
 
+from .cores import on_cores
 from .grid import AS_MEASURED, Conditions, simulate, stats
 from .measured import CLEAN, RealRun, TurnStats
 
@@ -53,9 +53,4 @@ def run_all(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[TurnStats]:
     """Every run, in order."""
-    results: list[TurnStats] = []
-    with ProcessPoolExecutor(max_workers=jobs) as pool:
-        for result in pool.map(partial(run_real, conditions=conditions, seed=seed), runs):
-            results.append(result)
-            progress(len(results), len(runs))
-    return results
+    return on_cores(partial(run_real, conditions=conditions, seed=seed), runs, jobs, progress)

@@ -27,7 +27,6 @@ _LIST = """
 WORDS = tuple(_LIST.split())
 TAG_WORDS = 8
 FILLER = " the sun rose over the hill and the road ran down to the old mill by the slow river"
-SAMPLES = 3
 TRIES = 24
 
 

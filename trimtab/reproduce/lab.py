@@ -11,11 +11,11 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import TypeVar, cast
 
-import joblib
-
+from emulator.fleet import PAPER_TOPOLOGIES
 from router.paper_table import QPS_LEVELS, PaperTable
 
 from ..agreement import CORE, PURE
+from ..cores import on_cores
 from ..grid import AS_MEASURED, Conditions, run_point
 from ..measured import Point, Result
 from ..offline_table import measured_cells, paper_table
@@ -23,7 +23,7 @@ from ..workloads import PAPER_WORKLOADS
 from .readings import Readings
 from .trial import Ran, Trial, run_trial
 
-HYBRIDS = ("1R_1P_1D_1pD", "1R_1P_2D", "1R_1P_2pD", "1R_2P_1D", "1R_2P_1pD", "2R_1P_1D", "2R_1P_1pD")
+HYBRIDS = tuple(sorted(name for name, kind in PAPER_TOPOLOGIES.items() if kind.startswith("hybrid")))
 CONFIGS = (*PURE, *HYBRIDS)
 """The 17 of the paper's Table 4."""
 RATIOS = ("1P_3D", "2P_2D", "3P_1D")
@@ -132,9 +132,4 @@ class Lab:
     def _run(self, what: str, one: Callable[[Todo], Done], todo: Sequence[Todo]) -> list[Done]:
         self.simulated[what] = len(todo)
         self._progress(0, len(todo), what)
-        found: list[Done] = []
-        pool = joblib.Parallel(n_jobs=self._jobs, return_as="generator", batch_size=1 if len(todo) < 300 else 4)
-        for done in pool(joblib.delayed(one)(item) for item in todo):
-            found.append(done)
-            self._progress(len(found), len(todo), what)
-        return found
+        return on_cores(one, todo, self._jobs, lambda done, total: self._progress(done, total, what))

@@ -24,7 +24,6 @@ class Unit(StrEnum):
     """Relative, e.g. −.48"""
     RATIO = "×"
     COUNT = "count"
-    TPS = "tokens/s"
 
     @property
     def differs(self) -> bool:

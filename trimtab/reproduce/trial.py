@@ -9,13 +9,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from zlib import crc32
 
 import numpy as np
 
 from emulator.workload import ConversationPlan, Mix
-from estimators.quantile import nearest_rank
 from router.core import Decider
 from router.decision import decide
 from router.paper_table import PaperTable
@@ -76,9 +74,6 @@ class Ran:
     """Share of turns whose KV crossed the link."""
     sent_tokens: int
     """Prompt tokens of those turns."""
-    prompt_mean: float
-    """Whole prompt of later turns, tokens."""
-    prompt_p90: float
     turns: float
     """Per conversation, as planned."""
     tokens_per_s: float
@@ -111,7 +106,6 @@ def _summary(answered: Sequence[TurnRecord], plans: Sequence[ConversationPlan], 
     later = [r for r in answered if r.turn > 1]
     sent = [r for r in answered if not r.went_local]
     planned = sum(len(plan.turns) for plan in plans)
-    prompts = sorted(r.prompt_tokens for r in later)
     ended_s = max((r.ended_s for r in answered), default=0.0)
     return Ran(
         success=len(answered) / planned,
@@ -123,8 +117,6 @@ def _summary(answered: Sequence[TurnRecord], plans: Sequence[ConversationPlan], 
         local_share=sum(r.went_local for r in later) / len(later) if later else 0.0,
         sent_turns=len(sent) / len(answered) if answered else 0.0,
         sent_tokens=sum(r.prompt_tokens for r in sent),
-        prompt_mean=fmean(prompts) if prompts else 0.0,
-        prompt_p90=nearest_rank([float(p) for p in prompts], 0.9) if prompts else 0.0,
         turns=planned / len(plans),
         tokens_per_s=sum(r.output_tokens for r in answered) / ended_s if ended_s > 0 else 0.0,
     )
