@@ -9,9 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-import joblib
-import numpy
-import scipy
 import typer
 from rich.markup import escape
 from rich.table import Table
@@ -19,8 +16,7 @@ from rich.table import Table
 from dashboards.scenario_plot import PlotUnavailable
 from slos.problem import did_you_mean
 
-from . import __version__
-from .console import check_target, command_line, commit, fail, out, progress_bar
+from .console import check_target, command_line, commit, fail, out, progress_bar, versions
 from .measured import MeasuredError
 from .reproduce import draw
 from .reproduce.chapters import CHAPTERS
@@ -97,13 +93,7 @@ def _provenance(lab: Lab, measured: Path | None, took_s: float) -> Provenance:
         lab.seed,
         lab.quick,
         text,
-        {
-            "trimtab": __version__,
-            "python": platform.python_version(),
-            "numpy": numpy.__version__,
-            "scipy": scipy.__version__,
-            "joblib": joblib.__version__,
-        },
+        versions(),
         f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         took_s,
         lab.simulated,

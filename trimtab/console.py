@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
@@ -73,6 +75,12 @@ def command_line() -> str:
 
 
 @cache
+def versions() -> dict[str, str]:
+    """Of this package, of Python, and of the libraries that results depend on: for provenance."""
+    libraries = {name: metadata.version(name) for name in ("numpy", "scipy", "joblib")}
+    return {"trimtab": __version__, "python": platform.python_version(), **libraries}
+
+
 def commit() -> str:
     """The commit of this checkout, `unknown` outside one."""
     try:

@@ -7,20 +7,15 @@ same bytes. `play` is what `trimtab simulate` calls, and whoever needs figures f
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
-
-import joblib
-import numpy
-import scipy
 
 from emulator.arrivals import Arrivals
 from emulator.faults import Fault
 from slos.objective import Slo
 
-from . import __version__
+from .console import versions
 from .runs import Job, Outcome, Run, played
 from .scenarios import Scenario
 from .score import PhaseScore
@@ -89,13 +84,7 @@ def as_json(results: Sequence[Result], command: str, commit: str) -> str:
             "command": command,
             "commit": commit.removeprefix("commit "),
             "seeds": seeds,
-            "versions": {
-                "trimtab": __version__,
-                "python": platform.python_version(),
-                "numpy": numpy.__version__,
-                "scipy": scipy.__version__,
-                "joblib": joblib.__version__,
-            },
+            "versions": versions(),
         },
         "points": [_point(result) for result in results],
     }
