@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -16,6 +15,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from tests.router_http.client import Answer, ask, chat
+from trimtab.installation import free_port
 
 START_S = 60.0
 
@@ -106,10 +106,3 @@ def answers(url: str) -> bool:
     with suppress(urllib.error.URLError, OSError), urllib.request.urlopen(url, timeout=2) as response:
         return bool(response.status == 200)
     return False
-
-
-def free_port() -> int:
-    """A port of the loopback that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

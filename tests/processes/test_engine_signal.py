@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -24,17 +23,12 @@ from emulator.workload import CHAT, Phase, conversations
 from tests.doctor.proxy import Passed, Proxy, proxied
 from tests.emulator_http.harness import MODEL, Client, fleet
 from trimtab.clients import Crowd
+from trimtab.installation import free_port
 
 pytestmark = pytest.mark.slow
 
 SPEED, TTFT_S = 4.0, 0.001
 """No engine holds this TTFT, so a law that hears of it lowers the price."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.asynccontextmanager
