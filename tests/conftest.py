@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,10 @@ GOLDEN = CHECKOUT / "tests" / "golden"
 settings.register_profile("ci", derandomize=True, max_examples=50, deadline=None, print_blob=True)
 settings.register_profile("dev", max_examples=50, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
+
+# A shell's background job ignores Ctrl-C and hands that on: processes that tests start must hear it all the same.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

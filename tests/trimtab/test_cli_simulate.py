@@ -92,14 +92,7 @@ def test_ctrl_c_ends_it_cleanly_and_says_what_was_done(tmp_path):
     target = tmp_path / "r.json"
     command = [sys.executable, "-m", "trimtab", "simulate", str(path), "--jobs", "2", "--json", str(target)]
     process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        cwd=Path.cwd(),
-        # A shell's background job ignores Ctrl-C and hands that on: this one must hear it wherever the suite runs.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=Path.cwd()
     )
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     try:
