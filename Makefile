@@ -103,7 +103,7 @@ wheel-test: $(STAMP) ## build the wheel and run the suite against it, installed
 	$(BIN)/python -m venv "$$tmp/venv"; \
 	"$$tmp/venv/bin/python" -m pip install --quiet --require-hashes -r requirements.lock; \
 	"$$tmp/venv/bin/python" -m pip install --quiet --no-deps --no-index "$$wheel"; \
-	mkdir "$$tmp/run"; cp -R tests examples pyproject.toml "$$tmp/run"; cd "$$tmp/run"; unset PYTHONPATH; \
+	mkdir "$$tmp/run"; cp -R tests examples docs pyproject.toml "$$tmp/run"; cd "$$tmp/run"; unset PYTHONPATH; \
 	"$$tmp/venv/bin/python" -c 'import router; assert "site-packages" in router.__file__, router.__file__'; \
 	"$$tmp/venv/bin/trimtab" --help >/dev/null; \
 	TRIMTAB_DATA="$$data" "$$tmp/venv/bin/python" -m pytest -n $(JOBS) -m "not slow and not vllm"

@@ -4,11 +4,12 @@ load and reload it."""
 from pathlib import Path
 
 from .document import MAX_BYTES
+from .policy import Declaration
 from .problem import Problem, SpecError
-from .spec import SloFile, load_slos
+from .spec import load_slos
 
 
-def load_slo_file(path: Path) -> SloFile:
+def load_slo_file(path: Path) -> Declaration:
     """Reads and checks `path`. Raises SpecError, also for a file that is missing, too large or not UTF-8."""
     return load_slos(read_text(path), str(path))
 

@@ -27,6 +27,8 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Protocol
 
+from .allowance import REQUESTS_28D, Budget
+
 
 class Signal(StrEnum):
     """What is promised: a latency in seconds, or that the turn succeeds."""
@@ -98,6 +100,7 @@ class Slo:
     threshold_s: float | None
     match: Match = Match()
     line: int = field(default=0, compare=False)
+    budget: Budget = REQUESTS_28D
 
     def __post_init__(self) -> None:
         if not 0.0 < self.objective < 1.0:

@@ -1,4 +1,4 @@
-"""The file that declares SLOs (YAML, version 1), read into `Slo` values or into all of its problems at once.
+"""The file that declares SLOs (YAML, version 1), read into a `Declaration` or into all of its problems at once.
 
     version: 1
     service: chat                        # optional
@@ -15,7 +15,6 @@ rules and their codes are listed in `slos/problem.py`, the small languages of th
 """
 
 import re
-from dataclasses import dataclass
 
 import yaml
 
@@ -24,9 +23,10 @@ from .document import compose
 from .nodes import Spot, fields, items, scalar
 from .objective import STREAMED, Match, Signal, Slo
 from .phrases import Promise
+from .policy import Declaration
 from .problem import Problem, Problems, SpecError, quoted
 
-__all__ = ["Problem", "SloFile", "SpecError", "load_slos", "read_slos"]
+__all__ = ["Problem", "SpecError", "load_slos", "read_slos"]
 
 VERSION = 1
 
@@ -38,16 +38,7 @@ _BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": 
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
 
-@dataclass(frozen=True, slots=True)
-class SloFile:
-    """What a file declares, its SLOs in their order."""
-
-    service: str | None
-    slos: tuple[Slo, ...]
-    source: str
-
-
-def load_slos(text: str, source: str) -> SloFile:
+def load_slos(text: str, source: str) -> Declaration:
     """Reads a whole file; `source` is its name in problems. Raises SpecError with every problem found."""
     problems = Problems(source)
     root = compose(text, problems)
@@ -61,7 +52,7 @@ def load_slos(text: str, source: str) -> SloFile:
         if _has(root, top, "slos", "list at least one objective under slos:"):
             slos = read_slos(top["slos"])
     problems.raise_any()
-    return SloFile(service, slos, source)
+    return Declaration(slos, service, source=source)
 
 
 def _has(spot: Spot, found: dict[str, Spot], key: str, fix: str) -> bool:

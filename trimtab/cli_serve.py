@@ -239,7 +239,7 @@ def _settings(
             "connector": connector,
             "connector_addresses": tuple(map(_pair, connector_address)) if connector_address else None,
             "tables": tuple(str(path.resolve()) for path in table) if table else None,
-            "slos": load_slo_file(slo).slos if slo is not None else None,
+            "declaration": load_slo_file(slo) if slo is not None else None,
             "pin_x": None if pin_x is None else _share(pin_x),
             "host": host,
             "port": port,

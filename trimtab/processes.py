@@ -12,7 +12,7 @@ import socket
 import sys
 from pathlib import Path
 
-from slos.objective import Match, Signal, Slo
+from pydantic import TypeAdapter
 
 from .settings import Settings
 
@@ -48,22 +48,9 @@ def save_settings(settings: Settings) -> Path:
 def read_settings(path: Path) -> Settings:
     """What `save_settings` wrote."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        values["slos"] = tuple(
-            Slo(**{**item, "signal": Signal(item["signal"]), "match": _match(item["match"])}) for item in values["slos"]
-        )
-        for name in ("prefill", "decode", "replica", "tables"):
-            values[name] = tuple(values[name])
-        values["connector_addresses"] = tuple((url, address) for url, address in values["connector_addresses"])
-        values["kv_events"] = tuple(tuple(address) for address in values["kv_events"])
-        return Settings(**values)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        return TypeAdapter(Settings).validate_json(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise StartError(f"{path}: not the settings of an installation ({type(error).__name__})") from None
-
-
-def _match(item: dict[str, object]) -> Match:
-    models = item["models"]
-    return Match(**{**item, "models": tuple(models) if isinstance(models, list) else ("*",)})  # type: ignore[arg-type]
 
 
 def installation_secret(folder: Path) -> bytes:

@@ -45,6 +45,7 @@ from slos.document import compose
 from slos.files import load_slo_file
 from slos.nodes import Spot, fields, items, scalar
 from slos.objective import Slo
+from slos.policy import UNDECLARED, Declaration
 from slos.problem import Problems, SpecError, did_you_mean
 from slos.spec import read_slos
 
@@ -76,7 +77,7 @@ class Settings:
     admin_token_env: str = ""
     state_dir: str = ""
     source: str = "measured"
-    slos: tuple[Slo, ...] = ()
+    declaration: Declaration = UNDECLARED
     law: str = DEFAULT_LAW
     price: float = START_PRICE
     mode: str = "load_aware"
@@ -91,6 +92,10 @@ class Settings:
     first_byte_timeout_s: float = 120.0
     gap_timeout_s: float = 60.0
     drain_s: float = 60.0
+
+    @property
+    def slos(self) -> tuple[Slo, ...]:
+        return self.declaration.slos
 
     def checked(self) -> Settings:
         """These settings, if they can work together. Raises ValueError with what to change."""
@@ -232,7 +237,7 @@ class _Reader:
         if "slos" in top and "slo_file" in top:
             top["slo_file"].complain("E210", "stands beside slos", "keep one of them")
         elif "slos" in top:
-            self._values["slos"] = read_slos(top["slos"])
+            self._values["declaration"] = Declaration(read_slos(top["slos"]), source=top["slos"].problems.source)
         elif "slo_file" in top:
             self._slo_file(top["slo_file"])
         if "control" in top:
@@ -307,7 +312,7 @@ class _Reader:
         if name is None:
             return
         try:
-            self._values["slos"] = load_slo_file(self._folder / name).slos
+            self._values["declaration"] = load_slo_file(self._folder / name)
         except SpecError as error:
             for problem in error.problems:
                 spot.complain(problem.code, f"{problem.source}:{problem.line}: {problem.message}", problem.fix)

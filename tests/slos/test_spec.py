@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from slos.document import MAX_BYTES, MAX_NODES
 from slos.objective import Match, Signal, Slo
+from slos.policy import Declaration
 from slos.problem import Problem
-from slos.spec import SloFile, SpecError, load_slos
+from slos.spec import SpecError, load_slos
 
 EXAMPLE = (Path(__file__).parents[2] / "examples" / "slo.yaml").read_text("utf-8")
 
@@ -34,7 +35,7 @@ def problem(lines: str) -> Problem:
 
 
 def test_the_example_declares_the_objectives_of_the_first_headline_scenario():
-    assert load_slos(EXAMPLE, "slo.yaml") == SloFile(
+    assert load_slos(EXAMPLE, "slo.yaml") == Declaration(
         service="chat",
         slos=(
             Slo("later-ttft", Signal.TTFT, 0.99, 2.0, Match(turn_min=2)),
