@@ -84,11 +84,16 @@ PRESETS: dict[str, Preset] = {
         ("small/tiny@2", "small/mid_bal@2", "small/big_paste@4", "small/huge_paste@2", "large/mid_paste@1"),
         Window(20, 60.0, 12.0),
     ),
+    "cpu": Preset(
+        ("small/tiny@0.5", "small/mid_bal@0.5", "small/mid_paste@0.5", "small/big_paste@0.5", "small/huge_paste@0.5"),
+        Window(20, 60.0, 12.0),
+    ),
     "paper": Preset(("small/*", "large/*")),
     "all": Preset(("*/*",)),
 }
 """`quick` is about the least that fixes all ten constants: prompts of 16 to 1024 new tokens fix what a token costs,
-the long first turn what context costs, 4 a second what an append costs the others. `paper` is the paper's own grid."""
+the long first turn what context costs, 4 a second what an append costs the others. `cpu` asks
+as little as engines on a few CPU cores can answer, all of them on the same cores. `paper` is the paper's own grid."""
 
 
 CELLS = tuple(Cell(workload, qps) for workload, qps in grid())

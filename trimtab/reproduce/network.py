@@ -21,8 +21,7 @@ _BRIEF = LogNormal(53, 1.28, 4, 16_000)
 WILDCHAT_BRIEF = replace(
     WILDCHAT_AT_ONCE, name="wildchat-brief", first=LogNormal(458, 1.28, 4, 16_000), later=((1.0, _BRIEF),)
 )
-"""As long prompts on average, but most of it in the first: later turns bring 120 new tokens instead of 400, as in the
-published WildChat runs."""
+"""As long prompts on average, but most of it in the first: later turns bring 120 new tokens instead of 400."""
 PLACE = "Figure 5"
 HOW = (
     f"{CONVERSATIONS} conversations of the WildChat stand-in (published statistics: the paper's sample is not "
@@ -30,12 +29,10 @@ HOW = (
     "virtual time. The slower wire stalls D's loop by Equation 2, as the authors emulated it. The absolute level of "
     "PD's TTFT was used to set the link's constants; its slope, PPD, TPOT and E2E were not."
 )
-WHY_PPD = (
-    "on the median we are at 51; the mean of a local TTFT is the mean of what is uncached, and the model is a tenth "
-    "slow at 750 such tokens. How the paper's sample splits its prompts into first and later ones is not known: the "
-    "stand-in with brief later turns is below the paper, the shipped one above"
+WHY_BRIEF = (
+    "how the sample splits its prompts into first and later ones is not published; this is the other end of what its "
+    "statistics allow, long first prompts and brief later ones"
 )
-WHY_BRIEF = "the other end of what the published statistics allow: long first prompts and brief later ones"
 Key = tuple[str, str]
 """Link, and PD or PPD."""
 ENDS = ("nvlink", "100gbe")
@@ -88,8 +85,7 @@ def _sizes(ran: Mapping[Key, Ran]) -> list[Finding]:
     for (metric, mode), said in PAPER.items():
         for link, paper in zip(ENDS, said, strict=True):
             what = f"{mode}, {LABELS[metric]}, {link}"
-            why = WHY_PPD if (metric, mode) == ("ttft", "PPD") else ""
-            target = Target(f"figure-5/{mode}/{metric}/{link}", what, Unit.MS, PLACE, paper, LIMIT, why=why)
+            target = Target(f"figure-5/{mode}/{metric}/{link}", what, Unit.MS, PLACE, paper, LIMIT)
             found.append(Finding(target, METRICS[metric](ran[link, mode])))
     return found
 
