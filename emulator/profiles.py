@@ -358,13 +358,13 @@ LLAMA_3_1_8B_H100_AS_MEASURED = replace(
     LLAMA_3_1_8B_H100,
     name="llama-3.1-8b-h100-as-measured",
     provenance="fitted by hand to published measurements (4x H100, vLLM 0.13-dev, P2pNccl), front_ms by least error "
-    "over the grid of two-turn runs; answers are not reused, as in those runs",
+    "over local turns at low load; answers are not reused, as in those runs",
     front_ms=9.0,
     reuse_responses=False,
     link=P2P_NCCL,
 )
-"""The engines of the PPD paper's own measurements, for comparison with them. `front_ms` is the whole number of
-milliseconds with the least error of second turns' TTFT over the measured grid: 12.6 % at 12, 11.9 % at 9."""
+"""The engines of the PPD paper's own measurements, for comparison with them. Of whole milliseconds, `front_ms` has the
+least error of second turns' P50 TTFT where they run locally, up to 2 QPS: 10.5 %, and 12.9 % at 12 ms."""
 
 PROFILES: dict[str, EngineProfile] = {
     p.name: p
