@@ -25,8 +25,8 @@ from .vllm_cpu.install import Home, InstallError
 from .vllm_cpu.install import install as install_engines
 from .vllm_cpu.summary import as_text, summarise
 
-STAND_IN = Path(__file__).with_name("tables") / "llama-3.1-8b-h100__2P_2D.json"
-"""A table for a demo without one."""
+TABLE = Path(__file__).with_name("vllm_cpu") / "tiny__1P_2D.json"
+"""The tiny model's, by `trimtab calibrate --live --cells cpu` on two CPU cores."""
 
 engines_app = typer.Typer(no_args_is_help=True, help="Real vLLM engines on a CPU, with a tiny model.")
 Folder = Annotated[Path | None, typer.Option("--home", help="Their folder; default: TRIMTAB_VLLM, or .vllm here.")]
@@ -69,7 +69,7 @@ def run(
 def demo(
     seconds: Annotated[float, typer.Option(min=30, help="Length of the load.")] = TALK.duration_s,
     table: Annotated[
-        Path | None, typer.Option(help="Table of this fleet; default: an emulated one stands in.", exists=True)
+        Path | None, typer.Option(help="Table of this fleet; default: the shipped one of two CPU cores.", exists=True)
     ] = None,
     slo: Annotated[Path | None, typer.Option(help="Other SLOs than the demo's own.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the traffic.")] = 0,
@@ -86,17 +86,12 @@ def demo(
         if slo is not None:
             scenario = with_slos(scenario, load_slo_file(slo).slos)
         installed(home)
-        if table is None:
-            _say(
-                "no --table: the emulated one of an 8B model stands in. It has the shape of the trade-off, not this "
-                "machine's milliseconds"
-            )
-        result = run_demo(scenario, home, [table or STAND_IN], seed, _say)
+        result = run_demo(scenario, home, [table or TABLE], seed, _say)
     except (ValueError, SpecError, EngineError, LiveError) as error:
         fail(str(error))
     except KeyboardInterrupt:
         fail("stopped; engines, router and controller are down", 130)
-    named = str(table) if table is not None else f"stand-in {STAND_IN.name}"
+    named = str(table) if table is not None else f"shipped {TABLE.name}"
     cores = len(os.sched_getaffinity(0))
     summary = summarise(scenario, result, named, command_line(), commit(), seed, cores)
     out.print(as_text(scenario, result, summary), markup=False, highlight=False, soft_wrap=True)
