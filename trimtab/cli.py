@@ -10,7 +10,17 @@ import typer
 from slos.files import load_slo_file
 from slos.spec import SpecError
 
-from . import __version__, cli_calibrate, cli_demo, cli_doctor, cli_fit, cli_reproduce, cli_serve, cli_simulate
+from . import (
+    __version__,
+    cli_calibrate,
+    cli_demo,
+    cli_doctor,
+    cli_fit,
+    cli_reproduce,
+    cli_rules,
+    cli_serve,
+    cli_simulate,
+)
 from .cli_engines import engines_app
 from .console import err, out
 
@@ -18,6 +28,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 slo_app = typer.Typer(no_args_is_help=True, help="Service level objectives.")
 app.add_typer(slo_app, name="slo")
 app.add_typer(engines_app, name="engines")
+slo_app.command("rules")(cli_rules.rules)
 app.command("demo")(cli_demo.demo)
 app.command("calibrate")(cli_calibrate.calibrate)
 app.command("doctor")(cli_doctor.doctor)
