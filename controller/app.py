@@ -166,13 +166,13 @@ def create_app(
         return _json(body, 503 if late else 200)
 
     @app.get("/metrics")
-    async def metrics() -> Response:
+    async def metrics(request: Request) -> Response:
         now_s = loop.monotonic()
         texts = {name: view.report.metrics for name, view in loop.intake.speaking(now_s).items()}
         # Gathered here, for the values belong to this event loop; parsing the routers' text is work for a thread.
         own = list(registry.collect())
-        text = await asyncio.to_thread(exposition.render, own, texts)
-        return Response(text, media_type=exposition.CONTENT_TYPE)
+        text, content_type = await asyncio.to_thread(exposition.render, own, texts, request.headers.get("accept", ""))
+        return Response(text, headers={"content-type": content_type, "vary": "accept"})
 
     return app
 

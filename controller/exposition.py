@@ -5,27 +5,37 @@ Families of the same name and type are joined, so that none appears twice; a sam
 `exported_process`, as Prometheus would have it. What does not fit (another type under the same name, the same sample
 twice, text that is no exposition) is left out and told in `trimtab_router_metrics_unreadable`. Routers that have fallen
 silent are left out too: their gauges would look alive.
+
+What SLOs count is exported by this process alone, over all routers. A router that exports a counter of that name is not
+believed, or a sum over processes would count its turns twice.
+
+Whoever asks for OpenMetrics gets it, exemplars included; others get Prometheus' older text format, which has none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-CONTENT_TYPE = CONTENT_TYPE_LATEST
+from .metrics import SLO_COUNTS
+
 UNREADABLE = "trimtab_router_metrics_unreadable"
 _SUFFIXES = {"counter": "_total", "info": "_info"}
 """What a family's name has in the text that it lacks in here."""
+_OPENMETRICS_ENDS = "# EOF"
 
 
-def render(own: Iterable[Metric], routers: Mapping[str, str]) -> bytes:
-    """The text for `/metrics`; `own` are this process's families, `routers` the others' expositions by name."""
-    return generate_latest(_Fixed(merged(own, routers)))
+def render(own: Iterable[Metric], routers: Mapping[str, str], accept: str = "") -> tuple[bytes, str]:
+    """The text for `/metrics` and its content type, by what the Accept header asks for; `own` are this process's
+    families, `routers` the others' expositions by name."""
+    encode, content_type = choose_encoder(accept)
+    return encode(_Fixed(merged(own, routers))), content_type
 
 
 def merged(own: Iterable[Metric], routers: Mapping[str, str]) -> list[Metric]:
@@ -43,14 +53,18 @@ def merged(own: Iterable[Metric], routers: Mapping[str, str]) -> list[Metric]:
 
 def _read(families: dict[str, Metric], process: str, text: str) -> bool:
     """Add one router's families; False if some of them could not be."""
+    openmetrics = text.rstrip().endswith(_OPENMETRICS_ENDS)
     try:
-        parsed = list(text_string_to_metric_families(text))
+        parsed = list((read_openmetrics if openmetrics else text_string_to_metric_families)(text))
     except Exception:  # the parser raises whatever it trips over
         return False
     whole = True
     for metric in parsed:
         if not metric.samples:
             continue  # a declaration alone, or one that its samples do not follow
+        if metric.name in SLO_COUNTS:
+            whole = False
+            continue
         seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
         samples = []
         for sample in metric.samples:
@@ -63,7 +77,7 @@ def _read(families: dict[str, Metric], process: str, text: str) -> bool:
                 whole = False
                 continue
             seen.add(key)
-            samples.append(Sample(sample.name, labels, sample.value))
+            samples.append(Sample(sample.name, labels, sample.value, exemplar=sample.exemplar))
         whole = _join(families, metric, samples) and whole
     return whole
 

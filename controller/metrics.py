@@ -2,6 +2,10 @@
 
 Nothing is counted here. Every value is read from where it is kept when somebody asks, so a metric cannot differ from
 what the API and the page say.
+
+The counters of SLOs begin at 0 with each process, though the counts themselves go on from the store: after a kill the
+store is some seconds behind what was shown, and a counter that falls from 1,000,000 to 999,990 is taken for one that
+began anew and has counted 999,990 since.
 """
 
 from __future__ import annotations
@@ -38,6 +42,10 @@ class Spec:
     help: str
 
 
+VALID, BAD, EXCLUDED = "trimtab_slo_valid_events", "trimtab_slo_bad_events", "trimtab_slo_excluded_events"
+SLO_COUNTS = frozenset({VALID, BAD, EXCLUDED})
+"""Exported by this process alone, whatever routers send."""
+
 SPECS: tuple[Spec, ...] = (
     Spec(
         "trimtab_control_info",
@@ -64,10 +72,27 @@ SPECS: tuple[Spec, ...] = (
     ),
     Spec("trimtab_slo_threshold_seconds", Kind.GAUGE, "seconds", ("slo", "signal"), "What the SLO allows."),
     Spec("trimtab_slo_objective_ratio", Kind.GAUGE, "ratio", ("slo",), "The share of turns that has to be good."),
-    Spec("trimtab_slo_valid_events", Kind.COUNTER, "", ("slo",), "Turns judged good or bad, over all routers."),
-    Spec("trimtab_slo_bad_events", Kind.COUNTER, "", ("slo",), "Turns judged bad, over all routers."),
     Spec(
-        "trimtab_slo_excluded_events", Kind.COUNTER, "", ("slo",), "Turns that the SLO is not about, over all routers."
+        "trimtab_slo_info", Kind.GAUGE, "", ("slo", "signal", "budget"), "1; what the SLO is about and what it counts."
+    ),
+    Spec(
+        "trimtab_slo_budget_period_seconds", Kind.GAUGE, "seconds", ("slo",), "How long the error budget has to last."
+    ),
+    Spec(
+        "trimtab_slo_last_evaluation_timestamp_seconds",
+        Kind.GAUGE,
+        "seconds",
+        (),
+        "When turns were last taken into account: the last tick or the last report, whichever is older.",
+    ),
+    Spec(VALID, Kind.COUNTER, "", ("slo",), "Turns judged good or bad, over all routers, since this process began."),
+    Spec(BAD, Kind.COUNTER, "", ("slo",), "Turns judged bad, over all routers, since this process began."),
+    Spec(
+        EXCLUDED,
+        Kind.COUNTER,
+        "",
+        ("slo",),
+        "Turns that the SLO is not about, over all routers, since this process began.",
     ),
     Spec("trimtab_infeasible", Kind.GAUGE, "", ("model",), "1 while no price can hold the model's SLOs."),
     Spec("trimtab_control_turns", Kind.COUNTER, "", ("model",), "Turns folded."),
@@ -168,6 +193,8 @@ class ControlCollector(Collector):
         self._loop = loop
         self._scheduler = scheduler
         self._version = version
+        self._before = loop.intake.counts()
+        """What earlier processes counted."""
         self.refused = 0
         """Reports that were malformed or too many; counted by whoever answers them."""
 
@@ -195,7 +222,7 @@ class ControlCollector(Collector):
     def _values(self) -> Mapping[str, Samples]:
         loop, now_s = self._loop, self._loop.monotonic()
         intake, totals, store, config = loop.intake, loop.intake.totals, loop.store, loop.config
-        routers, tallies, counts = intake.routers(now_s), intake.tallies, intake.counts()
+        routers, tallies, counts = intake.routers(now_s), intake.tallies, self._counts()
         readings: Samples = [
             ((model, r.slo.name, r.slo.signal.value), r.value_s)
             for model, output in loop.outputs.items()
@@ -216,9 +243,12 @@ class ControlCollector(Collector):
                 ((slo.name, slo.signal.value), slo.threshold_s) for slo in config.slos if slo.threshold_s is not None
             ],
             "trimtab_slo_objective_ratio": [((slo.name,), slo.objective) for slo in config.slos],
-            "trimtab_slo_valid_events": _counts(counts, "valid"),
-            "trimtab_slo_bad_events": _counts(counts, "bad"),
-            "trimtab_slo_excluded_events": _counts(counts, "excluded"),
+            "trimtab_slo_info": [((slo.name, slo.signal.value, slo.budget.method.value), 1.0) for slo in config.slos],
+            "trimtab_slo_budget_period_seconds": [((slo.name,), slo.budget.over_s) for slo in config.slos],
+            "trimtab_slo_last_evaluation_timestamp_seconds": _one(loop.wall() - self._behind_s(now_s)),
+            VALID: _by_slo(counts, "valid"),
+            BAD: _by_slo(counts, "bad"),
+            EXCLUDED: _by_slo(counts, "excluded"),
             "trimtab_infeasible": [
                 ((model,), float(output.feasibility.relief is not None)) for model, output in loop.outputs.items()
             ],
@@ -258,12 +288,26 @@ class ControlCollector(Collector):
             "trimtab_control_job_rescues": [((name,), stats.rescued) for name, stats in self._scheduler.stats.items()],
         }
 
+    def _counts(self) -> Mapping[str, Count]:
+        """Since this process began; of every declared SLO, so that its first bad turn is an increase."""
+        counts = self._loop.intake.counts()
+        for name, count in counts.items():
+            if count.valid < self._before.get(name, count).valid:
+                del self._before[name]  # it is counted anew, for it means something else now
+        names = dict.fromkeys([*(slo.name for slo in self._loop.config.slos), *counts])
+        return {name: counts.get(name, Count()).since(self._before.get(name, Count())) for name in names}
+
+    def _behind_s(self, now_s: float) -> float:
+        """For how long no tick or no report has come, if there ever was one."""
+        ages = [view.age_s(now_s) for view in self._loop.intake.routers(now_s).values()]
+        return max(now_s - self._loop.ticked_s, min(ages, default=now_s - self._loop.started_s))
+
 
 def _one(value: float) -> Samples:
     return [((), float(value))]
 
 
-def _counts(counts: Mapping[str, Count], part: str) -> Samples:
+def _by_slo(counts: Mapping[str, Count], part: str) -> Samples:
     return [((name,), getattr(count, part)) for name, count in counts.items()]
 
 

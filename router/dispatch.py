@@ -122,7 +122,7 @@ class Dispatcher:
         clock: Clock,
         coin: Callable[[], float],
         new_id: Callable[[], str],
-        on_record: Callable[[TurnRecord], None],
+        on_record: Callable[[TurnRecord, str], None],
         metrics: RouterMetrics,
         options: DispatchOptions,
     ) -> None:
@@ -447,13 +447,14 @@ class Dispatcher:
         )
         answer = assistant_identity("".join(text)) if text else None
         self._recogniser.answered(exchange.found, number, answer)
-        self._on_record(record)
+        self._on_record(record, exchange.request_id)
 
     def _end(self, exchange: _Exchange, outcome: Outcome) -> None:
         if not self._core.is_in_flight(exchange.flight):
             return
         tokens = exchange.meter.chunks if exchange.meter is not None else 0
-        self._on_record(self._core.end(exchange.flight, self._clock.now_s(), outcome, tokens))
+        record = self._core.end(exchange.flight, self._clock.now_s(), outcome, tokens)
+        self._on_record(record, exchange.request_id)
 
     def _note_failure(self, exchange: _Exchange, leg: Leg, error: NodeError) -> None:
         kind = "timeout" if isinstance(error, NodeTimeout) else "refused" if error.refused else "error"

@@ -1,20 +1,40 @@
-"""The router's metrics: a table of specs that code, dashboards and docs read; the registry is passed in."""
+"""The router's metrics: a table of specs that code, dashboards and docs read; the registry is passed in.
+
+What SLOs count is not among them: the control process exports that, once for all routers, so that no sum over
+processes counts a turn twice. Histograms have every SLO threshold of the start as a bucket bound; bounds cannot be
+added later, so `redeclare` says which thresholds of a reloaded file are none until a restart. Their exemplars are
+request ids as clients know them, and nothing else of a request.
+"""
 
 from __future__ import annotations
 
+import logging
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.openmetrics.exposition import generate_latest
 
 from slos.objective import Outcome, Signal, Slo
+from slos.policy import Declaration
 
 from .core import RouterCore
 from .errors import Code
 from .record import TurnRecord
 from .turn import Reason, Role, Route
 
+log = logging.getLogger("trimtab.metrics")
+
 LATENCY_BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 TPOT_BUCKETS_S = (0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.2, 0.5)
+E2E_BUCKETS_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+
+_EXEMPLAR = "request_id"
+_MAX_EXEMPLAR_ID = 128 - len(_EXEMPLAR)
+"""OpenMetrics allows an exemplar 128 characters, names and values together."""
+_PLAIN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]*")
+"""Clients choose ids; one that needs quoting is not worth the risk to a page that all metrics are on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +49,12 @@ class Spec:
 TURNS = Spec("trimtab_turns", ("route", "reason", "outcome"), "Ended turns by realised route, reason and outcome.")
 TTFT = Spec("trimtab_ttft_seconds", ("later",), "Time to first token of streamed turns; later=1 for turn 2 and on.")
 TPOT = Spec("trimtab_tpot_seconds", (), "Time per output token of streamed turns with at least 8 tokens.")
+E2E = Spec("trimtab_e2e_seconds", (), "Whole time of completed turns, from accepted to the last byte.")
+UNBOUND = Spec(
+    "trimtab_slo_threshold_unbound",
+    ("slo",),
+    "1 if the SLO's threshold becomes a bucket bound of its histogram with the next restart only.",
+)
 REFUSED = Spec("trimtab_refused", ("code",), "Requests that ended before they became turns.")
 LEG_FAILURES = Spec(
     "trimtab_leg_failures",
@@ -69,6 +95,8 @@ SPECS = (
     TURNS,
     TTFT,
     TPOT,
+    E2E,
+    UNBOUND,
     REFUSED,
     LEG_FAILURES,
     IN_FLIGHT,
@@ -97,10 +125,15 @@ class RouterMetrics:
 
     def __init__(self, registry: CollectorRegistry, slos: tuple[Slo, ...]) -> None:
         self.registry = registry
-        bounds = {signal: {s.threshold_s for s in slos if s.signal is signal and s.threshold_s} for signal in Signal}
+        ttft = bounds(LATENCY_BUCKETS_S, slos, Signal.TTFT)
+        tpot = bounds(TPOT_BUCKETS_S, slos, Signal.TPOT, Signal.ITL)
+        e2e = bounds(E2E_BUCKETS_S, slos, Signal.E2E)
+        self._bounds = {Signal.TTFT: ttft, Signal.TPOT: tpot, Signal.ITL: tpot, Signal.E2E: e2e}
         self._turns = _counter(TURNS, registry)
-        self._ttft = _histogram(TTFT, registry, {*LATENCY_BUCKETS_S, *bounds[Signal.TTFT]})
-        self._tpot = _histogram(TPOT, registry, {*TPOT_BUCKETS_S, *bounds[Signal.TPOT], *bounds[Signal.ITL]})
+        self._ttft = _histogram(TTFT, registry, ttft)
+        self._tpot = _histogram(TPOT, registry, tpot)
+        self._e2e = _histogram(E2E, registry, e2e)
+        self._unbound = _gauge(UNBOUND, registry)
         self._refused = _counter(REFUSED, registry)
         self._leg_failures = _counter(LEG_FAILURES, registry)
         self._attempts = _counter(ATTEMPTS, registry)
@@ -127,16 +160,43 @@ class RouterMetrics:
             self._refused.labels(code.value)
         for later in ("0", "1"):
             self._ttft.labels(later)
+        self._show_unbound(slos)
 
-    def ended(self, record: TurnRecord) -> None:
-        """A turn ended."""
+    def redeclare(self, declaration: Declaration) -> tuple[Slo, ...]:
+        """Other SLOs are in force. Returns those whose threshold is no bucket bound until this process is restarted:
+        they are judged exactly at once, for judging needs no bucket, and only a histogram cannot show them exactly."""
+        unbound = self._show_unbound(declaration.slos)
+        for slo in unbound:
+            log.warning(
+                "%s: %g s is judged exactly from now on, and becomes a bucket bound of the histograms with the next "
+                "restart of the router",
+                slo.name,
+                slo.threshold_s,
+            )
+        return unbound
+
+    def _show_unbound(self, slos: Iterable[Slo]) -> tuple[Slo, ...]:
+        self._unbound.clear()
+        unbound = []
+        for slo in slos:
+            if slo.threshold_s is not None:
+                bound = canonical(slo.threshold_s) in self._bounds[slo.signal]
+                self._unbound.labels(slo.name).set(not bound)
+                unbound += [] if bound else [slo]
+        return tuple(unbound)
+
+    def ended(self, record: TurnRecord, request_id: str = "") -> None:
+        """A turn ended; `request_id` is the one that its client knows."""
         self._turns.labels(record.placement.realised.value, record.decision.reason.value, record.outcome.value).inc()
         if record.attempts > 1:
             self._attempts.inc()
+        exemplar = exemplar_of(request_id)
+        if record.outcome is Outcome.COMPLETED:
+            self._e2e.observe(record.e2e_s, exemplar)
         if record.streaming and record.ttft_s is not None:
-            self._ttft.labels("1" if record.turn > 1 else "0").observe(record.ttft_s)
+            self._ttft.labels("1" if record.turn > 1 else "0").observe(record.ttft_s, exemplar)
             if record.tpot_s is not None and record.output_tokens >= 8:
-                self._tpot.observe(record.tpot_s)
+                self._tpot.observe(record.tpot_s, exemplar)
 
     def late(self, node: str, age_s: float) -> None:
         """KV events arrived that were made so long ago."""
@@ -168,6 +228,28 @@ class RouterMetrics:
         self._leg_failures.labels(node, kind).inc()
 
 
+def bounds(base: Iterable[float], slos: Iterable[Slo], *signals: Signal) -> tuple[float, ...]:
+    """The bucket bounds of a histogram: those that it always has, and every threshold of its signals."""
+    thresholds = {canonical(slo.threshold_s) for slo in slos if slo.signal in signals and slo.threshold_s is not None}
+    return tuple(sorted({*base, *thresholds}))
+
+
+def canonical(seconds: float) -> float:
+    """Without the noise of binary arithmetic, so that 0.07m is 4.2 and not 4.200000000000001 in a label."""
+    return float(f"{seconds:.12g}")
+
+
+def exemplar_of(request_id: str) -> dict[str, str] | None:
+    """What leads from a bucket to a request; None for an id that is empty or not plain. Long ones are cut."""
+    return {_EXEMPLAR: request_id[:_MAX_EXEMPLAR_ID]} if _PLAIN_ID.fullmatch(request_id) else None
+
+
+def page(registry: CollectorRegistry) -> str:
+    """What the router sends of its metrics: OpenMetrics, for the older text format has no exemplars."""
+    text: bytes = generate_latest(registry)  # type: ignore[no-untyped-call]
+    return text.decode()
+
+
 def _counter(spec: Spec, registry: CollectorRegistry) -> Counter:
     return Counter(spec.name, spec.help, spec.labels, registry=registry)
 
@@ -176,5 +258,5 @@ def _gauge(spec: Spec, registry: CollectorRegistry) -> Gauge:
     return Gauge(spec.name, spec.help, spec.labels, registry=registry)
 
 
-def _histogram(spec: Spec, registry: CollectorRegistry, buckets: set[float]) -> Histogram:
-    return Histogram(spec.name, spec.help, spec.labels, buckets=sorted(buckets), registry=registry)
+def _histogram(spec: Spec, registry: CollectorRegistry, buckets: tuple[float, ...]) -> Histogram:
+    return Histogram(spec.name, spec.help, spec.labels, buckets=buckets, registry=registry)

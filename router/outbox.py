@@ -16,11 +16,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import aiohttp
-from prometheus_client import generate_latest
 
 from .artefact import ArtefactError, load
 from .core import RouterCore
-from .metrics import RouterMetrics
+from .metrics import RouterMetrics, page
 from .nodes import NodeWatch
 from .pin import read_pin
 from .policy import Publication, Tables
@@ -273,7 +272,7 @@ class Outbox:
                 for node in core.nodes.values()
             ),
             dropped_records=self._dropped,
-            metrics=generate_latest(self._metrics.registry).decode(),
+            metrics=page(self._metrics.registry),
             prices=acting_prices(core.current.publication),
         )
 

@@ -70,7 +70,7 @@ class Report:
     dropped_records: int = 0
     """Records that this boot had to drop because the control process did not take them; cumulative."""
     metrics: str = ""
-    """The process's metrics in Prometheus text format."""
+    """The process's metrics as OpenMetrics; Prometheus' older text format is read too."""
     prices: Mapping[str, float] = field(default_factory=dict)
     """The prices that it acts on, by model, "" for all others. A control process that has lost its store goes on from
     them."""

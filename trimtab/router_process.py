@@ -78,8 +78,8 @@ async def run_router(settings: Settings, name: str = "router-0") -> None:
     )
     outbox.check_pin()
 
-    def keep(record: TurnRecord) -> None:
-        metrics.ended(record)
+    def keep(record: TurnRecord, request_id: str) -> None:
+        metrics.ended(record, request_id)
         outbox.add(record)
 
     keys = secret_from_env(settings.api_keys_env)

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from controller.exposition import render
+from controller.exposition import render as encoded
+from controller.loop import ControlLoop
 from controller.metrics import SPECS, ControlCollector, Kind
 from controller.scheduler import Job, Scheduler
+from router.metrics import RouterMetrics, page
+from slos.counts import Count
+from tests.controller.records import record
 from tests.controller_shell.reports import drive, loop_in, report, turns
+
+OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+
+
+def render(own: Iterable[Metric], routers: Mapping[str, str]) -> bytes:
+    return encoded(own, routers)[0]
 
 
 async def nothing() -> None:
@@ -102,3 +115,85 @@ def test_samples_under_a_name_of_another_family_do_not_break_the_text(tmp_path: 
     found = families(render(own(tmp_path).collect(), {"a": text}))
     assert found["bare"] == [("bare", {"process": "a"}, 4.0)]
     assert len(found["x"]) == 4
+
+
+def router_page(request_id: str = "req-1") -> str:
+    registry = CollectorRegistry()
+    RouterMetrics(registry, ()).ended(record(ttft_s=0.3), request_id)
+    return page(registry)
+
+
+def test_exemplars_of_routers_survive_where_openmetrics_is_asked_for(tmp_path: Path) -> None:
+    text, content_type = encoded(
+        own(tmp_path).collect(), {"r0": router_page(), "r1": router_page("req-2")}, OPENMETRICS
+    )
+    assert content_type.startswith("application/openmetrics-text; version=1.0.0")
+    assert text.endswith(b"# EOF\n")
+    ttft = next(family for family in read_openmetrics(text.decode()) if family.name == "trimtab_ttft_seconds")
+    found = {
+        (sample.labels["process"], sample.labels["le"]): sample.exemplar for sample in ttft.samples if sample.exemplar
+    }
+    assert {key: exemplar.labels for key, exemplar in found.items()} == {
+        ("r0", "0.5"): {"request_id": "req-1"},
+        ("r1", "0.5"): {"request_id": "req-2"},
+    }
+    assert {exemplar.value for exemplar in found.values()} == {0.3}
+
+
+def test_others_get_the_text_format_which_has_no_exemplars(tmp_path: Path) -> None:
+    text, content_type = encoded(own(tmp_path).collect(), {"r0": router_page()}, "*/*")
+    assert content_type.startswith("text/plain")
+    assert b"req-1" not in text and b"# EOF" not in text
+    assert "trimtab_e2e_seconds" in families(text)
+
+
+def test_a_router_cannot_count_a_turn_of_an_slo_a_second_time(tmp_path: Path) -> None:
+    text = '# TYPE trimtab_slo_bad_events counter\ntrimtab_slo_bad_events_total{slo="tpot"} 7\n# EOF\n'
+    found = families(render(own(tmp_path).collect(), {"r0": text}))
+    assert all("process" not in labels for _, labels, _ in found["trimtab_slo_bad_events"])
+    assert [value for _, _, value in found["trimtab_router_metrics_unreadable"]] == [1.0]
+
+
+def counted(registry: CollectorRegistry, slo: str = "tpot") -> float | None:
+    return registry.get_sample_value("trimtab_slo_valid_events_total", {"slo": slo})
+
+
+def collector(loop: ControlLoop) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(ControlCollector(loop, Scheduler([Job("tick", 5.0, nothing)]), "1.2.3"))
+    return registry
+
+
+def test_a_counter_never_falls_a_little_when_the_process_is_killed(tmp_path: Path) -> None:
+    loop, clock = loop_in(tmp_path)
+    before = collector(loop)
+    loop.accept(report(1, counts={"tpot": Count(1_000_000, 5)}), clock())
+    loop.save_counts()
+    loop.store.flush(clock())
+    loop.accept(report(2, counts={"tpot": Count(1_000_010, 5)}), clock())
+    shown = counted(before)
+    assert shown == 1_000_010
+    again, clock = loop_in(tmp_path)  # what was not written is gone with the first
+    after = collector(again)
+    assert again.intake.counts()["tpot"].valid == 1_000_000
+    assert counted(after) == 0, "it begins anew, which Prometheus understands"
+    again.accept(report(3, counts={"tpot": Count(1_000_012, 5)}), clock())
+    assert counted(after) == 12
+
+
+def test_turns_are_taken_into_account_while_ticks_and_reports_come(tmp_path: Path) -> None:
+    loop, clock = loop_in(tmp_path)
+    registry = collector(loop)
+
+    def evaluated() -> float | None:
+        return registry.get_sample_value("trimtab_slo_last_evaluation_timestamp_seconds")
+
+    began_s = clock()
+    clock.advance(50)
+    loop.tick(clock())
+    assert evaluated() == began_s, "no router has reported yet"
+    loop.accept(report(1), clock())
+    assert evaluated() == clock()
+    clock.advance(200)
+    loop.accept(report(2), clock())
+    assert evaluated() == clock() - 200, "no tick since"

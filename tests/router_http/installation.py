@@ -121,8 +121,8 @@ async def installation(
     registry = CollectorRegistry()
     metrics = RouterMetrics(registry, slos)
 
-    def keep(record: TurnRecord) -> None:
-        metrics.ended(record)
+    def keep(record: TurnRecord, request_id: str) -> None:
+        metrics.ended(record, request_id)
         records.append(record)
 
     ids = count(1)

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 
 from router import outbox as module
 from router.artefact import dump
 from router.current import Current
-from router.metrics import RouterMetrics
+from router.metrics import RouterMetrics, page
 from router.nodes import NodeWatch, endpoints
 from router.outbox import LastPublication, Outbox, TableCache
 from router.pin import Pin, read_pin, write_pin
@@ -197,7 +197,7 @@ async def test_reports_say_what_happened_and_how_things_stand(tmp_path: Path):
         router.fleet.now_s += 2.0
         await until(lambda: any(report.waiting for report in control.reports) and len(taken(control)) == 3)
         report = next(report for report in control.reports if report.waiting)
-        assert router.outbox.control_seen_s is not None
+        await until(lambda: router.outbox.control_seen_s is not None)  # the answer comes after the report is there
     assert report.router == "router-0"
     assert [(w.model, w.turn, w.streaming, w.age_s) for w in report.waiting] == [(MODEL, 1, True, 2.0)]
     assert [node.id for node in report.nodes] == ["P0", "P1", "D0", "D1"]
@@ -276,12 +276,12 @@ async def test_many_records_do_not_wait_for_the_second_to_pass(tmp_path: Path, m
 async def test_a_mistake_inside_ends_no_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     mistakes = iter([ZeroDivisionError, RecursionError])
 
-    def now_and_then(registry: CollectorRegistry) -> bytes:
+    def now_and_then(registry: CollectorRegistry) -> str:
         if mistake := next(mistakes, None):
             raise mistake
-        return generate_latest(registry)
+        return page(registry)
 
-    monkeypatch.setattr("router.outbox.generate_latest", now_and_then)
+    monkeypatch.setattr("router.outbox.page", now_and_then)
     async with both(tmp_path) as (router, control):
         await until(lambda: control.reports)
         control.offered = lambda after, have: web.Response(text="[" * 100_000)

@@ -108,7 +108,7 @@ class Rig:
             self.clock,
             random.random,
             lambda: f"calibrate-{run}-{next(ids)}",
-            self.records.append,
+            lambda record, _: self.records.append(record),
             RouterMetrics(CollectorRegistry(), ()),
             DispatchOptions(prefill_timeout_s=TIMEOUT_S),
         )

@@ -1,0 +1,99 @@
+"""The router's histograms: bounds that are the SLOs' thresholds, what a reload changes, and exemplars."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from router.metrics import LATENCY_BUCKETS_S, RouterMetrics, bounds, page
+from slos.objective import Outcome, Signal, Slo
+from slos.policy import Declaration
+from tests.controller.records import record
+
+TTFT = Slo("ttft", Signal.TTFT, 0.99, 0.45)
+TPOT = Slo("tpot", Signal.TPOT, 0.99, 0.038)
+ITL = Slo("itl", Signal.ITL, 0.99, 0.031)
+E2E = Slo("e2e", Signal.E2E, 0.99, 12.0)
+SLOS = (TTFT, TPOT, ITL, E2E, Slo("answers", Signal.SUCCESS, 0.999, None))
+
+
+def made(*slos: Slo) -> tuple[CollectorRegistry, RouterMetrics]:
+    registry = CollectorRegistry()
+    return registry, RouterMetrics(registry, slos)
+
+
+def bucket_bounds(registry: CollectorRegistry, name: str) -> set[str]:
+    families = {family.name: family for family in text_string_to_metric_families(page(registry))}
+    return {s.labels["le"] for s in families[name].samples if s.name.endswith("_bucket")}
+
+
+def test_every_threshold_of_the_start_is_a_bound_of_its_own_histogram():
+    registry, metrics = made(*SLOS)
+    metrics.ended(record(ttft_s=0.3))
+    assert "0.45" in bucket_bounds(registry, "trimtab_ttft_seconds")
+    assert {"0.038", "0.031"} <= bucket_bounds(registry, "trimtab_tpot_seconds")
+    assert "12.0" in bucket_bounds(registry, "trimtab_e2e_seconds")
+    assert "12.0" not in bucket_bounds(registry, "trimtab_ttft_seconds")
+
+
+def test_bounds_are_spelled_in_one_way_and_never_twice():
+    slos = [
+        Slo("a", Signal.TTFT, 0.99, 0.07 * 60),
+        Slo("b", Signal.TTFT, 0.99, 0.1 + 0.2),
+        Slo("c", Signal.TTFT, 0.9, 0.5),
+    ]
+    assert bounds(LATENCY_BUCKETS_S, slos, Signal.TTFT) == tuple(sorted({*LATENCY_BUCKETS_S, 4.2, 0.3}))
+
+
+def test_a_reload_says_which_thresholds_are_no_bounds_until_a_restart(caplog: pytest.LogCaptureFixture):
+    registry, metrics = made(TTFT, TPOT)
+    tighter, coarse = Slo("ttft", Signal.TTFT, 0.99, 0.4), Slo("coarse", Signal.TPOT, 0.95, 0.05)
+    with caplog.at_level(logging.WARNING):
+        assert metrics.redeclare(Declaration((tighter, coarse, SLOS[-1]))) == (tighter,)
+    assert "ttft: 0.4 s is judged exactly from now on" in caplog.text
+    unbound = {
+        name: registry.get_sample_value("trimtab_slo_threshold_unbound", {"slo": name})
+        for name in ("ttft", "coarse", "tpot")
+    }
+    assert unbound == {"ttft": 1.0, "coarse": 0.0, "tpot": None}, "0.05 always is a bound; tpot is gone"
+    assert metrics.redeclare(Declaration((TTFT,))) == ()
+
+
+def exemplars(registry: CollectorRegistry) -> dict[str, str]:
+    return {
+        family.name: sample.exemplar.labels["request_id"]
+        for family in text_string_to_metric_families(page(registry))
+        for sample in family.samples
+        if sample.exemplar
+    }
+
+
+def test_a_bucket_leads_to_the_request_as_its_client_knows_it():
+    registry, metrics = made()
+    metrics.ended(record(ttft_s=0.3), "chat-7")
+    assert exemplars(registry) == dict.fromkeys(
+        ("trimtab_ttft_seconds", "trimtab_tpot_seconds", "trimtab_e2e_seconds"), "chat-7"
+    )
+
+
+def test_a_failed_turn_has_no_whole_time():
+    registry, metrics = made()
+    metrics.ended(record(outcome=Outcome.FAILED), "chat-7")
+    assert registry.get_sample_value("trimtab_e2e_seconds_count") == 0
+
+
+@pytest.mark.parametrize("request_id", ["", 'a"b', "a\\b", "a b", "}{ # 1", "é", "{x}"])
+def test_an_id_that_could_break_the_page_is_left_out(request_id: str):
+    registry, metrics = made()
+    metrics.ended(record(ttft_s=0.3), request_id)
+    assert exemplars(registry) == {}
+    assert registry.get_sample_value("trimtab_e2e_seconds_count") == 1
+
+
+def test_a_long_id_is_cut_to_what_openmetrics_allows():
+    registry, metrics = made()
+    metrics.ended(record(ttft_s=0.3), "x" * 256)
+    assert {len("request_id" + value) for value in exemplars(registry).values()} == {128}
