@@ -160,7 +160,9 @@ def _slices(slos: list[Slo], declaration: Declaration, options: RuleOptions) -> 
         w = duration(budget.over_s)
         rules += [
             Record(SLICE_MEASURED, f"{valid} >= bool {number(budget.min_samples)}", labels),
-            Record(SLICE_BAD, f"{SLICE_MEASURED}{one}\n* ({bad} > bool ({number(slo.epsilon)} * {valid}))", labels),
+            Record(
+                SLICE_BAD, f"{SLICE_MEASURED}{one}\n* on (slo) ({bad} > bool ({number(slo.epsilon)} * {valid}))", labels
+            ),
             Record(
                 over(budget.over_s),
                 f"sum_over_time({SLICE_BAD}{one}[{w}])\n/\n(sum_over_time({SLICE_MEASURED}{one}[{w}]) > 0)",

@@ -29,8 +29,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def programs() -> Programs:
     """Where the four programs are."""
     named = os.environ.get("TRIMTAB_PROM")
-    folder = str((Path(named) if named else CHECKOUT / ".prom").resolve() / "usr" / "bin")
-    search = os.pathsep.join((folder, os.environ.get("PATH", "")))
+    home = (Path(named) if named else CHECKOUT / ".prom").resolve()
+    folder = home / "usr" / "bin"
+    search = os.pathsep.join((str(folder), os.environ.get("PATH", "")))
     prometheus, promtool, amtool = (shutil.which(name, path=search) for name in ("prometheus", "promtool", "amtool"))
     alertmanager = shutil.which("prometheus-alertmanager", path=search) or shutil.which("alertmanager", path=search)
     if not (prometheus and promtool and amtool and alertmanager):
@@ -38,7 +39,7 @@ def programs() -> Programs:
         if named:
             pytest.fail(f"{missing}: run make test-prom")
         pytest.skip("prometheus, promtool, amtool or alertmanager is missing: run make test-prom")
-    return Programs(prometheus, promtool, alertmanager, amtool)
+    return Programs(prometheus, promtool, alertmanager, amtool, home if home.is_dir() else CHECKOUT)
 
 
 @pytest.fixture

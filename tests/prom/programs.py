@@ -30,6 +30,8 @@ class Programs:
     promtool: str
     alertmanager: str
     amtool: str
+    home: Path
+    """Where Alertmanager is started, for unpacked it looks for its templates there."""
 
     def check_rules(self, path: Path) -> str:
         """What promtool says of a rule file; fails the test where it finds something, be it a warning."""
@@ -150,14 +152,14 @@ def alertmanager(programs: Programs, folder: Path, config: Mapping[str, object])
         f"--web.listen-address={url.removeprefix('http://')}",
         "--cluster.listen-address=",
     ]
-    with _running(command, folder / "alertmanager.log", f"{url}/-/ready"):
+    with _running(command, folder / "alertmanager.log", f"{url}/-/ready", programs.home):
         yield Alertmanager(url, programs.amtool)
 
 
 @contextmanager
-def _running(command: list[str], log: Path, ready: str) -> Iterator[None]:
+def _running(command: list[str], log: Path, ready: str, folder: Path | None = None) -> Iterator[None]:
     with log.open("wb") as sink:
-        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=folder)
     try:
         ends = monotonic() + READY_S
         while get(ready)[0] != 200:
