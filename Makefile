@@ -30,6 +30,9 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): requirements.lock pyproject.toml
+	@if [ -L .venv ]; then \
+	  echo ".venv is a link: making it anew would empty what it points to, which others may use. Remove the link first," \
+	    "or run make -o $(STAMP) to use it as it is." >&2; exit 1; fi
 	@$(FIND_PYTHON); \
 	echo "setting up .venv with $$("$$py" --version), once"; \
 	"$$py" -m venv --clear .venv
