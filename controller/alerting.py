@@ -22,6 +22,7 @@ from slos.deliver import Delivery
 from slos.ledger import SPAN_S, CountWindow
 from slos.notice import Notice, labels
 from slos.objective import Slo
+from slos.revisions import revision
 from slos.sinks import DEFAULT_SINK, SINKS
 from slos.wording import breach, recovery
 
@@ -66,6 +67,7 @@ class Alerting:
         self._external_url = external_url
         self._evaluate_s, self._settle_s = evaluate_s, settle_s
         self._wall = wall
+        self._service, self._more_labels, self._span_s = service, more_labels, span_s
         self._labels = {name: labels(slo, service, more_labels) for name, slo in self.slos.items()}
         self._windows = {name: CountWindow(span_s) for name in self.slos}
         self._keep = keep
@@ -93,6 +95,17 @@ class Alerting:
             self._alerts[name], change = self._alerts[name].after(evidence, now_s, self._gate)
             if change is not None:
                 self._tell(slo, change, outputs)
+
+    def redeclare(self, slos: Iterable[Slo]) -> None:
+        """Judge these from now on. An SLO that still means the same goes on; one that changed or is gone is forgotten,
+        and a receiver that was told of it hears no more."""
+        before = {name: revision(slo) for name, slo in self.slos.items()}
+        self.slos = {slo.name: slo for slo in slos}
+        kept = {name for name, slo in self.slos.items() if before.get(name) == revision(slo)}
+        self._labels = {name: labels(slo, self._service, self._more_labels) for name, slo in self.slos.items()}
+        self._windows = {n: self._windows[n] if n in kept else CountWindow(self._span_s) for n in self.slos}
+        self._alerts = {n: self._alerts[n] if n in kept else Alert(State.UNKNOWN) for n in self.slos}
+        self._started_s = {n: at_s for n, at_s in self._started_s.items() if n in kept}
 
     def jobs(self) -> list[Job]:
         """What the scheduler is to run."""

@@ -37,15 +37,22 @@ class Tallies:
 
     def __init__(self, model: str, slos: Iterable[Slo]) -> None:
         self.model = model
-        drives = driving(slos, model)
-        self._windows: list[tuple[Slo, WindowedQuantile]] = [
-            (slo, WindowedQuantile(slo.objective, WINDOW_TICKS, MIN_SAMPLES)) for slo in (*drives.ttft, *drives.tpot)
-        ]
+        self._windows: list[tuple[Slo, WindowedQuantile]] = []
+        self.redeclare(slos)
         self.cells: dict[tuple[str, Route], CellCount] = {}
         self.cells_dropped = 0
         self.turns = 0
         self.later_turns = 0
         self.local_turns = 0
+
+    def redeclare(self, slos: Iterable[Slo]) -> None:
+        """Follow these from now on; the window of an SLO that was followed before goes on."""
+        drives = driving(slos, self.model)
+        before = dict(self._windows)
+        self._windows = [
+            (slo, before.get(slo) or WindowedQuantile(slo.objective, WINDOW_TICKS, MIN_SAMPLES))
+            for slo in (*drives.ttft, *drives.tpot)
+        ]
 
     def fold(self, record: TurnRecord) -> None:
         """Take one ended turn of this model."""
@@ -57,7 +64,7 @@ class Tallies:
             self.local_turns += record.went_local
             self._count_cell(record)
         for slo, window in self._windows:
-            if slo.match.covers(record.model, record.turn, record.streaming) and record.streaming:
+            if slo.covers(record) and record.streaming:
                 value = _value(slo, record)
                 if value is not None:
                     window.update(value, record.ended_s)
@@ -71,7 +78,7 @@ class Tallies:
             window.roll(now_s)
             extra: list[float] = []
             if slo.signal is Signal.TTFT and slo.threshold_s is not None:
-                extra = [w.age_s for w in late if w.age_s > slo.threshold_s and slo.match.covers(w.model, w.turn, True)]
+                extra = [w.age_s for w in late if w.age_s > slo.threshold_s and slo.covers(w)]
             readings.append(SloReading(slo, window.estimate(now_s, extra).value))
         return readings
 

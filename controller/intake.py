@@ -19,6 +19,7 @@ from router.core import Waiting
 from router.wire import NodeView, Report
 from slos.counts import Count, SloCounts
 from slos.objective import Slo
+from slos.revisions import revisions
 
 from .cells import Tallies
 
@@ -32,6 +33,8 @@ still waits, and the turns of a router that died must not look slower and slower
 MAX_MODELS = 32
 MAX_ROUTERS = 64
 MAX_BOOTS = 256
+MAX_ASIDE = 64
+"""Revisions of SLOs that are declared no longer, per boot."""
 MAX_NAME = 256
 """Characters of a router's, boot's or model's name."""
 
@@ -68,7 +71,15 @@ class BootState:
 
     seq: int = -1
     counts: dict[str, Count] = field(default_factory=dict)
+    aside: dict[tuple[str, str], Count] = field(default_factory=dict)
+    """The same of revisions that are declared no longer, by SLO and revision; bounded by `MAX_ASIDE`."""
     dropped_records: int = 0
+
+    def redeclare(self, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+        """The revisions of the SLOs changed."""
+        known = {**self.aside, **{(name, before.get(name, "")): count for name, count in self.counts.items()}}
+        self.counts = {name: known.pop((name, rev)) for name, rev in now.items() if (name, rev) in known}
+        self.aside = dict(list(known.items())[-MAX_ASIDE:])
 
 
 @dataclass(slots=True)
@@ -92,7 +103,7 @@ class Intake:
         """`models` are those that have tables: they are followed however many others turn up."""
         self._slos = tuple(slos)
         self._known_models = frozenset(models)
-        self._counts = SloCounts(slo.name for slo in self._slos)
+        self._counts = SloCounts(revisions(self._slos))
         self._routers: dict[str, RouterView] = {}
         self._boots: OrderedDict[tuple[str, str], BootState] = OrderedDict()
         self._rates: dict[str, EventRate] = {}
@@ -134,6 +145,18 @@ class Intake:
         boot = self._boots.get((report.router, report.boot))
         return boot is None or boot.seq < 0
 
+    def redeclare(self, slos: Iterable[Slo]) -> None:
+        """Count these from now on. What still means the same goes on; a report that counts another revision of an SLO
+        than this process is not added, and loses nothing: counters are cumulative, and it is read again once both
+        follow the same declaration."""
+        self._slos = tuple(slos)
+        before, now = dict(self._counts.revisions), revisions(self._slos)
+        for boot in self._boots.values():
+            boot.redeclare(before, now)
+        self._counts.redeclare(now)
+        for tally in self.tallies.values():
+            tally.redeclare(self._slos)
+
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def counts(self) -> dict[str, Count]:
@@ -150,10 +173,17 @@ class Intake:
         """Routers whose newest report still counts."""
         return {name: view for name, view in self.routers(now_s).items() if not view.silent(now_s)}
 
+    def differing(self, now_s: float) -> dict[str, tuple[str, ...]]:
+        """Per router that still speaks, the SLOs of which it counts another revision than this process."""
+        found = {name: tuple(sorted(self._differing(view.report))) for name, view in self.speaking(now_s).items()}
+        return {name: slos for name, slos in found.items() if slos}
+
     def waiting(self, now_s: float) -> list[Waiting]:
         """Turns without a first token, with their age now."""
         return [
-            Waiting(turn.model, turn.turn, turn.streaming, turn.age_s + min(view.age_s(now_s), MAX_AGEING_S))
+            Waiting(
+                turn.model, turn.turn, turn.streaming, turn.age_s + min(view.age_s(now_s), MAX_AGEING_S), turn.terms
+            )
             for view in self.speaking(now_s).values()
             for turn in view.report.waiting
         ]
@@ -209,11 +239,21 @@ class Intake:
         return boot, known
 
     def _count(self, report: Report, boot: BootState) -> None:
-        rise = {name: count.since(boot.counts.get(name, Count())) for name, count in report.counts.items()}
-        self.unknown_slos = self._counts.merge(rise)
-        boot.counts = {name: count for name, count in report.counts.items() if name not in self.unknown_slos}
+        other = self._differing(report)
+        counted = {name: count for name, count in report.counts.items() if name not in other}
+        self.unknown_slos = self._counts.merge(
+            {name: count.since(boot.counts.get(name, Count())) for name, count in counted.items()}
+        )
+        kept = {name: boot.counts[name] for name in other if name in boot.counts}
+        boot.counts = kept | {name: count for name, count in counted.items() if name not in self.unknown_slos}
         self.totals.dropped_records += max(0, report.dropped_records - boot.dropped_records)
         boot.dropped_records = report.dropped_records
+
+    def _differing(self, report: Report) -> frozenset[str]:
+        ours = self._counts.revisions
+        return frozenset(
+            name for name in report.counts if name in ours and report.revisions.get(name, ours[name]) != ours[name]
+        )
 
     def _tally(self, model: str, now_s: float) -> Tallies | None:
         tally = self.tallies.get(model)

@@ -21,6 +21,7 @@ from router.policy import Policy, Publication, Weights
 from router.wire import Report
 from slos.counts import Count
 from slos.objective import Slo
+from slos.policy import Declaration
 from slos.reduce import SloReading, driving
 
 from .cells import WINDOW_TICKS, Tallies
@@ -96,6 +97,8 @@ class ControlLoop:
         self.observers: list[Observer] = []
         self.engine: EngineReadings | None = None
         """Set, the law runs on these readings instead of the routers' own."""
+        self.redeclared: list[Callable[[Declaration], None]] = []
+        """Called after a reload of the SLOs, with what is declared now."""
         self.sections: dict[str, Callable[[], object]] = {}
         """More of the status document, by key; each gives a JSON value."""
         restored = restored or Restored()
@@ -165,6 +168,21 @@ class ControlLoop:
             for model, price in report.prices.items()
             if model
         )
+
+    def redeclare(self, declaration: Declaration) -> None:
+        """Swap what is promised, between two ticks: configuration, intake and readings, then whoever wants to know.
+
+        Counts and windows of an SLO that still means the same go on; one that changed begins anew. An observer that
+        goes wrong does not keep the others from the news.
+        """
+        self.config = replace(self.config, slos=declaration.slos)
+        self.intake.redeclare(declaration.slos)
+        for told in self.redeclared:
+            try:
+                told(declaration)
+            except Exception:
+                self.observer_errors += 1
+                log.exception("an observer of the declaration went wrong")
 
     # -- ticks ---------------------------------------------------------------------------------------------------------
 

@@ -54,6 +54,10 @@ class Scraper:
         """What the scheduler is to run."""
         return [Job("scrape", self.interval_s, self.scrape)]
 
+    def redeclare(self, slos: Iterable[Slo]) -> None:
+        """Read for these from now on."""
+        self._slos = tuple(slos)
+
     async def scrape(self) -> None:
         """One round over all nodes at once; takes at most the timeout and raises nothing."""
         if self._session is None or self._session.closed:

@@ -13,6 +13,7 @@ from math import inf
 
 from router.policy import Policy
 from slos.objective import Slo
+from slos.promise import promise
 from slos.reduce import SloReading, driving
 
 from .feasibility import Relief
@@ -186,29 +187,6 @@ def slo_rows(loop: ControlLoop) -> list[dict[str, object]]:
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
-def promise(slo: Slo) -> str:
-    """An SLO as a sentence: 99 % of later turns: TTFT at most 2 s."""
-    match = slo.match
-    turns = "turns"
-    if match.turn_max is None and match.turn_min == 2:
-        turns = "later turns"
-    elif match.turn_max == match.turn_min == 1:
-        turns = "first turns"
-    elif match.turn_max == match.turn_min:
-        turns = f"turns number {match.turn_min}"
-    elif match.turn_max is not None:
-        turns = f"turns {match.turn_min} to {match.turn_max}"
-    elif match.turn_min > 1:
-        turns = f"turns from number {match.turn_min} on"
-    if match.streaming is not None:
-        turns = f"{'streaming' if match.streaming else 'non-streaming'} {turns}"
-    if match.models != ("*",):
-        turns = f"{turns} of {', '.join(match.models)}"
-    if slo.threshold_s is None:
-        return f"{slo.objective * 100:g} % of {turns} succeed"
-    return f"{slo.objective * 100:g} % of {turns}: {slo.signal.value.upper()} at most {seconds(slo.threshold_s)}"
-
-
 def seconds(value_s: float | None) -> str:
     """A time for people."""
     if value_s is None:
@@ -331,6 +309,8 @@ def problems(loop: ControlLoop, pin: PinFile, now_s: float) -> list[str]:
             found.append(f"{name}: no {' and no '.join(missing)} SLO is declared, so nothing drives that side.")
     if intake.unknown_slos:
         found.append(f"Routers count SLOs that are not declared here: {_listed(intake.unknown_slos)}.")
+    for name, slos in intake.differing(now_s).items():
+        found.append(f"Router {name} follows another version of {_listed(slos)}; what it counts of it is left out.")
     if totals.records_of_refused_models:
         found.append(
             f"{totals.records_of_refused_models} turns of models beyond the first {MAX_MODELS} were not followed."

@@ -27,6 +27,7 @@ from typing import TypeVar
 from router.policy import Publication, Weights
 from slos.counts import Count
 from slos.objective import Slo
+from slos.revisions import revisions
 
 log = logging.getLogger("trimtab.store")
 
@@ -171,7 +172,7 @@ class Store:
                 for model, w_ttft, w_tpot in self._db.execute("SELECT model, w_ttft, w_tpot FROM weights")
             }
             publication = StoredPublication(int(row[0]), str(row[1]), weights)
-        meant = {slo.name: definition(slo) for slo in slos}
+        meant = revisions(slos)
         rows = self._db.execute("SELECT name, definition, valid, bad, excluded FROM slo_counts").fetchall()
         counts = {name: Count(*numbers) for name, text, *numbers in rows if meant.get(name) == text}
         boots = {
@@ -206,7 +207,7 @@ class Store:
     ) -> None:
         """Counts per SLO and how far each boot is in them: both of one moment."""
         with self._lock:
-            self._counts = _Counts({slo.name: definition(slo) for slo in slos}, dict(counts), dict(boots), at_s)
+            self._counts = _Counts(revisions(slos), dict(counts), dict(boots), at_s)
 
     def audit(self, row: AuditRow) -> None:
         """Something an operator did."""
@@ -327,14 +328,6 @@ class _Counts:
     counts: dict[str, Count]
     boots: dict[tuple[str, str], Mapping[str, Count]]
     at_s: float
-
-
-def definition(slo: Slo) -> str:
-    """What an SLO means, as text: its counts go on only while it means the same."""
-    m = slo.match
-    return json.dumps(
-        [slo.signal.value, slo.objective, slo.threshold_s, list(m.models), m.turn_min, m.turn_max, m.streaming]
-    )
 
 
 def _why(error: Exception) -> str:

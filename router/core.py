@@ -23,6 +23,8 @@ from estimators.length import LengthEstimator
 from estimators.rate import EventRate
 from slos.counts import SloCounts
 from slos.objective import Measured, Outcome, Slo, judge
+from slos.revisions import revisions
+from slos.terms import NO_TERMS, Terms
 
 from .connectors.protocol import Connector, Handshake, HandshakeError, Leg, LegReply, Purpose
 from .conversations import Conversation, Conversations
@@ -99,6 +101,7 @@ class Waiting:
     turn: int
     streaming: bool
     age_s: float
+    terms: Terms = NO_TERMS
 
 
 class RouterCore:
@@ -120,8 +123,10 @@ class RouterCore:
         self.load: dict[NodeId, NodeLoad] = {}
         self.residency = Residency()
         self.conversations = conversations if conversations is not None else Conversations()
-        self.counts = SloCounts(slo.name for slo in slos)
         self._slos = tuple(slos)
+        self.slo_classes = _classes(slos)
+        """Classes that an SLO is about; a request's other classes are none."""
+        self.counts = SloCounts(revisions(slos))
         self._connector = connector
         self._decide = decider
         self._rate = EventRate(start_s)
@@ -195,6 +200,19 @@ class RouterCore:
         )
         self._topology = "_".join(f"{count}{letter}" for letter, count in counts if count)
 
+    # -- objectives ----------------------------------------------------------------------------------------------------
+
+    def redeclare(self, slos: Sequence[Slo]) -> None:
+        """Turns that end from now on are judged by these; what still means the same goes on counting."""
+        self._slos = tuple(slos)
+        self.slo_classes = _classes(slos)
+        self.counts.redeclare(revisions(slos))
+
+    @property
+    def slos(self) -> tuple[Slo, ...]:
+        """What turns are judged by."""
+        return self._slos
+
     # -- a turn --------------------------------------------------------------------------------------------------------
 
     def accept(self, turn: Turn, now_s: float, coin: float) -> Flight:
@@ -205,7 +223,7 @@ class RouterCore:
         try:
             features, candidates, decision = self._plan(turn, number, conversation, frozenset(), now_s, coin)
         except NoNode:
-            self._judge(Refused(turn.model, number, turn.streaming))
+            self._judge(Refused(turn.model, number, turn.streaming, terms=turn.terms))
             raise
         placement = pick(decision, features, candidates, self.load)
         flight = Flight(
@@ -325,7 +343,7 @@ class RouterCore:
     def waiting(self, now_s: float) -> list[Waiting]:
         """Turns without a first token, with their age: lower bounds of their TTFT."""
         return [
-            Waiting(f.turn.model, f.number, f.turn.streaming, now_s - f.turn.accepted_s)
+            Waiting(f.turn.model, f.number, f.turn.streaming, now_s - f.turn.accepted_s, f.turn.terms)
             for f in self._flights.values()
             if f.watch.first_s is None
         ]
@@ -502,6 +520,7 @@ class RouterCore:
             prompt_tokens=prompt_tokens,
             cached_tokens=cached_tokens,
             outcome=outcome,
+            terms=flight.turn.terms,
         )
         self._judge(record)
         return record
@@ -509,3 +528,7 @@ class RouterCore:
     def _judge(self, measured: Measured) -> None:
         for slo in self._slos:
             self.counts.add(slo.name, judge(slo, measured))
+
+
+def _classes(slos: Iterable[Slo]) -> frozenset[str]:
+    return frozenset(name for slo in slos for name in slo.match.classes)

@@ -16,11 +16,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from slos.objective import Outcome
+from slos.terms import read_terms
 
 from .blocks import session_of
 from .body import Api, ClientRequest, Usage, assistant_identity, decode_body, parse, parse_answer, prefill_body
@@ -60,7 +61,9 @@ RETRY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 class DispatchOptions:
     """What an operator sets. `api_keys` empty: no authentication."""
 
-    api_keys: frozenset[str] = frozenset()
+    api_keys: frozenset[str] = field(default=frozenset(), repr=False)
+    tenants: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Names that SLOs may match, by API key; the keys are among `api_keys`."""
     prefill_timeout_s: float = 60.0
     max_body_bytes: int = MAX_BODY_BYTES
 
@@ -215,6 +218,7 @@ class Dispatcher:
             local_only=request.local_only,
             history_tokens=max(0, whole - new_tokens),
             number=found.number,
+            terms=read_terms(headers, self._options.tenants.get(api_key or "", ""), self._core.slo_classes),
         )
         try:
             flight = self._core.accept(turn, now_s, self._coin())

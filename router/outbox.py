@@ -255,8 +255,9 @@ class Outbox:
             policy_version=core.current.publication.version,
             pin_x=core.current.pin_x,
             records=tuple(taken),
-            waiting=tuple(WaitingTurn(w.model, w.turn, w.streaming, w.age_s) for w in core.waiting(now_s)),
+            waiting=tuple(WaitingTurn(w.model, w.turn, w.streaming, w.age_s, w.terms) for w in core.waiting(now_s)),
             counts=core.counts.snapshot(),
+            revisions=core.counts.revisions,
             nodes=tuple(
                 NodeView(
                     id=str(node.id),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slos.objective import Outcome
+from slos.terms import NO_TERMS, Terms
 
 from .decision import Decision
 from .features import TurnFeatures
@@ -26,6 +27,7 @@ class Refused:
     output_tokens: int = 0
     outcome: Outcome = Outcome.REJECTED
     waited_s: float = 0.0
+    terms: Terms = NO_TERMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class TurnRecord:
     prompt_tokens: int
     cached_tokens: int | None
     outcome: Outcome
+    terms: Terms = NO_TERMS
+    """What the request said of its own SLOs; records from before there were such are read as saying nothing."""
 
     @property
     def waited_s(self) -> float:

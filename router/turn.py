@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, NewType
 
+from slos.terms import NO_TERMS, Terms
+
 NodeId = NewType("NodeId", str)
 
 
@@ -90,6 +92,8 @@ class Turn:
     """Which turn of its conversation it is, where the request itself says so (a retry, or a history that this
     router has not seen); else it is the one after the last answered.
     """
+
+    terms: Terms = NO_TERMS
 
     @property
     def model(self) -> str:

@@ -14,6 +14,7 @@ from math import inf
 import msgspec
 
 from slos.counts import Count
+from slos.terms import NO_TERMS, Terms
 
 from .policy import FORMAT, Policy, Publication, TableKey, Tables, Weights
 from .record import TurnRecord
@@ -37,6 +38,7 @@ class WaitingTurn:
     turn: int
     streaming: bool
     age_s: float
+    terms: Terms = NO_TERMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ class Report:
     prices: Mapping[str, float] = field(default_factory=dict)
     """The prices that it acts on, by model, "" for all others. A control process that has lost its store goes on from
     them."""
+    revisions: Mapping[str, str] = field(default_factory=dict)
+    """What `counts` count, by SLO: its revision (`slos.revisions`). Empty from a router that knows of none."""
 
 
 def report_to_wire(report: Report) -> dict[str, object]:
@@ -123,6 +127,9 @@ def _checked(report: Report) -> Report:
     for at, turn in enumerate(report.waiting):
         if not 0 <= turn.age_s < inf or turn.turn < 1:
             raise ValueError(f"waiting[{at}]: needs an age >= 0 and a turn >= 1")
+    for at, terms in enumerate((*(r.terms for r in report.records), *(w.terms for w in report.waiting))):
+        if any(own_s is not None and not 0 < own_s < inf for own_s in (terms.ttft_s, terms.tpot_s)):
+            raise ValueError(f"terms[{at}]: a deadline must be a time > 0")
     for slo, count in report.counts.items():
         if min(count.valid, count.bad, count.excluded) < 0 or count.bad > count.valid:
             raise ValueError(f"counts of {slo!r}: needs 0 <= bad <= valid and excluded >= 0")

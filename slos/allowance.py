@@ -1,8 +1,8 @@
 """How much may be bad, and over how long: the error budget that an SLO declares.
 
-By requests, the share 1 - objective of the valid turns in `over_s` may be bad. By slices, each slice of time whose
-turns keep the objective is good, one with too few turns is unknown and counts for nothing, and the share
-`good_slices` of the measured ones is to be good: quiet hours then weigh as much as busy ones.
+By requests, the share 1 - objective of the valid turns in `over_s` may be bad. By slices, each slice of time that does
+not break the objective beyond chance is good (`slices.py`), one with too few turns is unknown and counts for nothing,
+and the share `good_slices` of the measured ones is to be good: quiet hours then weigh as much as busy ones.
 """
 
 from dataclasses import dataclass

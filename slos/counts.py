@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from .objective import Verdict
 
+MAX_ASIDE = 256
+"""Revisions that are no longer declared, and whose counts are kept in case they come back."""
+
 
 @dataclass(frozen=True, slots=True)
 class Count:
@@ -35,12 +38,34 @@ class Count:
 
 
 class SloCounts:
-    """The counts of all declared SLOs, by name; the names are fixed when it is made, which bounds it."""
+    """The counts of all declared SLOs, by name, each of one revision of its SLO (`revisions.py`).
 
-    __slots__ = ("_rows",)
+    A reload swaps what is declared. An SLO that means the same goes on, one that changed begins at zero, and the count
+    of what it meant before is set aside, so that a change that is taken back goes on where it stopped: a cumulative
+    counter must not start over under a meaning that somebody has counted already. Bounded by the declaration and by
+    `MAX_ASIDE`.
+    """
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self._rows: dict[str, Count] = {name: Count() for name in names}
+    __slots__ = ("_aside", "_revisions", "_rows")
+
+    def __init__(self, declared: Iterable[str] | Mapping[str, str]) -> None:
+        """The names of the SLOs, with their revisions where a reload may change them."""
+        self._revisions = dict(declared) if isinstance(declared, Mapping) else dict.fromkeys(declared, "")
+        self._rows: dict[str, Count] = {name: Count() for name in self._revisions}
+        self._aside: dict[tuple[str, str], Count] = {}
+
+    @property
+    def revisions(self) -> Mapping[str, str]:
+        """What is counted now, by name."""
+        return self._revisions
+
+    def redeclare(self, revisions: Mapping[str, str]) -> None:
+        """Counts these from now on."""
+        before = {(name, revision): self._rows[name] for name, revision in self._revisions.items()}
+        known = {**self._aside, **before}
+        self._rows = {name: known.pop((name, revision), Count()) for name, revision in revisions.items()}
+        self._revisions = dict(revisions)
+        self._aside = dict(list(known.items())[-MAX_ASIDE:])
 
     def add(self, name: str, verdict: Verdict) -> None:
         """Counts one verdict. Raises KeyError for an SLO that was not declared."""

@@ -5,6 +5,7 @@ Every scalar stays the text that was written, and its reader decides what it mea
 and None comes back.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -97,3 +98,65 @@ def scalar(spot: Spot, example: str) -> str | None:
         spot.complain("E104", f"{spot.kind} is longer than {MAX_CHARACTERS} characters", f"write {example}")
         return None
     return text
+
+
+_BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_DECIMAL = re.compile(r"[0-9]{1,12}(?:\.[0-9]{0,12})?|\.[0-9]{1,12}")
+
+
+def boolean(spot: Spot) -> bool | None:
+    """true or false; not yes or on, which YAML readers disagree about."""
+    text = scalar(spot, "true or false")
+    if text is not None and text not in _BOOLEANS:
+        spot.complain("E104", f"{quoted(text)} is not a boolean", "write true or false")
+    return _BOOLEANS.get(text or "")
+
+
+def choice(spot: Spot, known: Sequence[str]) -> str | None:
+    """One of a few words."""
+    text = scalar(spot, known[0])
+    if text is None or text in known:
+        return text
+    spot.complain("E104", f"{quoted(text)} is not known", did_you_mean(text, known))
+    return None
+
+
+def whole(spot: Spot, least: int, most: int, example: str) -> int | None:
+    """A whole number within the two."""
+    text = scalar(spot, example)
+    if text is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,12}", text):
+        spot.complain("E104", f"{quoted(text)} is no whole number", f"write {example}")
+        return None
+    if not least <= int(text) <= most:
+        spot.complain("E104", f"{quoted(text)} is not from {least} to {most}", f"write {example}")
+        return None
+    return int(text)
+
+
+def number(spot: Spot, above: float, most: float, code: str, example: str) -> float | None:
+    """A number above the one and at most the other, written without an exponent."""
+    text = scalar(spot, example)
+    if text is None:
+        return None
+    if not _DECIMAL.fullmatch(text) or not above < float(text) <= most:
+        message = f"{quoted(text)} is no number above {above:g} and at most {most:g}"
+        spot.complain(code, message, f"write {example}")
+        return None
+    return float(text)
+
+
+def names(spot: Spot, example: str) -> tuple[str, ...]:
+    """One text, or a list of them."""
+    spots = items(spot) if isinstance(spot.node, yaml.SequenceNode) else [spot]
+    found = [scalar(item, example) for item in spots or ()]
+    return tuple(text for text in found if text is not None)
+
+
+def pairs(spot: Spot, key: str, example: str) -> dict[str, tuple[Spot, str | None]]:
+    """A mapping whose keys are the operator's own, and whose values are texts; `key` and `example` for a message."""
+    listed = spot.node.value if isinstance(spot.node, yaml.MappingNode) else []
+    own = [str(name.value) for name, _ in listed if isinstance(name, yaml.ScalarNode)]
+    found = fields(spot, own or (key,)) or {}
+    return {name: (at, scalar(at, example)) for name, at in found.items()}

@@ -1,9 +1,14 @@
 """The small languages inside a specification's values: durations, percents, ranges of turns, objectives.
 
     duration   500ms  2s  1.5m  1h           a unit is always written
+    span       30s  5m  6h  28d  4w          windows and budgets
     percent    99  99.9  99%                 inside (0, 100); a latency percentile is from 50 to 99.9
+    spend      2%                            of a budget
     turns      2  2..5  >=2
-    objective  p99(ttft) <= 2s  |  success >= 99.9%
+    objective  p99(ttft) <= 2s  |  p99(ttft) <= asked  |  success >= 99.9%
+    condition  ttft <= 500ms  |  ttft <= asked  |  success
+
+`asked` stands for the deadline that the request itself carries.
 
 Each reader returns None for what it cannot read, after telling `complain(code, message, fix)` why; none
 raises.
@@ -14,12 +19,14 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .objective import Signal
+from .objective import ASKABLE, Condition, Signal
 from .problem import did_you_mean, quoted
 
 Complain = Callable[[str, str, str], None]
 
 UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+SPAN_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+ASKED = "asked"
 MAX_DURATION_S = 86_400.0  # no turn takes a day; a larger number is a slip of the unit
 
 _NUMBER = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
@@ -34,11 +41,13 @@ _OBJECTIVE_EXAMPLE = "write p99(ttft) <= 2s or success >= 99.9%"
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What an objective says; `objective` is 0..1, `threshold_s` is in seconds, None for success."""
+    """What an objective says; `objective` is 0..1, `threshold_s` is in seconds, None for success and goodput and where
+    it is `asked`: the turn's own deadline."""
 
     signal: Signal
     objective: float
     threshold_s: float | None
+    asked: bool = False
 
 
 def duration_s(text: str, complain: Complain) -> float | None:
@@ -68,6 +77,75 @@ def duration_s(text: str, complain: Complain) -> float | None:
     return seconds
 
 
+def limit(text: str, signal: Signal | None, complain: Complain) -> tuple[float | None, bool] | None:
+    """(threshold, asked): a duration, or the word that stands for the turn's own."""
+    if text == ASKED:
+        if signal is not None and signal not in ASKABLE:
+            complain("E201", f"no request carries a deadline of its {signal}", "write a duration such as 30s")
+            return None
+        return None, True
+    seconds = duration_s(text, complain)
+    return None if seconds is None else (seconds, False)
+
+
+def span_s(text: str, least_s: float, most_s: float, complain: Complain) -> float | None:
+    """Seconds of a window or a budget, within the two."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        complain("E203", f"{quoted(text)} is not a duration", "write a number with its unit, such as 5m")
+        return None
+    sign, number, unit = found.groups()
+    if unit not in SPAN_UNITS_S:
+        what = "has an unknown unit" if unit else "has no unit"
+        complain("E203", f"{quoted(text)} {what}", f"use one of {', '.join(SPAN_UNITS_S)}, as in 5m")
+        return None
+    seconds = float(number) * SPAN_UNITS_S[unit]
+    if sign == "-" or not least_s <= seconds <= most_s:
+        complain("E205", f"{quoted(text)} is not from {span(least_s)} to {span(most_s)}", "write one that is")
+        return None
+    return seconds
+
+
+def span(seconds: float) -> str:
+    """The shortest way to write a span: 5m, 6h, 28d."""
+    for unit in ("w", "d", "h", "m"):
+        if (
+            seconds >= SPAN_UNITS_S[unit]
+            and seconds % SPAN_UNITS_S[unit] == 0
+            and not (unit == "w" and seconds < 8 * 604_800.0)
+        ):
+            return f"{seconds / SPAN_UNITS_S[unit]:.0f}{unit}"
+    return f"{seconds:.15g}s"
+
+
+def duration(seconds: float) -> str:
+    """The way to write a latency: 500ms, 2s."""
+    return f"{seconds * 1000:.15g}ms" if seconds < 1.0 else f"{seconds:.15g}s"
+
+
+def percent(share_of_all: float) -> str:
+    """The way to write a share: 99.9."""
+    return f"{share_of_all * 100:.12g}"
+
+
+def spend(text: str, complain: Complain) -> float | None:
+    """A share of a budget, in (0, 1]."""
+    found = _PERCENT.fullmatch(text)
+    if found is None:
+        complain("E204", f"{quoted(text)} is not a percent", "write a share of the budget such as 2%")
+        return None
+    if not found.group(2):
+        complain(
+            "E203", f"{quoted(text)} has no unit", f"write {float(found.group(1)):g}%" if len(text) < 12 else "write 2%"
+        )
+        return None
+    value = float(found.group(1))
+    if not 0.0 < value <= 100.0:
+        complain("E204", f"{quoted(text)} is not above 0 and at most 100", "write a share of the budget such as 2%")
+        return None
+    return round(value / 100.0, 12)
+
+
 def share(text: str, signal: Signal, complain: Complain) -> float | None:
     """A percent as a share in (0, 1)."""
     found = _PERCENT.fullmatch(text)
@@ -82,7 +160,7 @@ def share(text: str, signal: Signal, complain: Complain) -> float | None:
     if not 0.0 < percent < 100.0:
         complain("E204", f"{quoted(text)} is not inside (0, 100)", "write a number such as 99 or 99.9")
         return None
-    if signal is not Signal.SUCCESS and not 50.0 <= percent <= 99.9:
+    if signal not in (Signal.SUCCESS, Signal.GOODPUT) and not 50.0 <= percent <= 99.9:
         complain("E204", f"{quoted(text)} is not from 50 to 99.9", "write a percentile such as 99 or 99.9")
         return None
     return round(percent / 100.0, 12)
@@ -138,13 +216,44 @@ def objective(text: str, complain: Complain) -> Promise | None:
     if signal is Signal.SUCCESS:
         complain("E201", "success has no percentile", "write success >= 99.9%")
         return None
+    if signal is Signal.GOODPUT:
+        complain("E201", "goodput has no percentile", "write all_of: and percent: 97")
+        return None
     if op != "<=":
         complain("E201", f"a latency is compared with {quoted(op)}", "write <=")
     part = share(named["percent"], signal or Signal.TTFT, complain)
-    limit_s = duration_s(right, complain)
-    if signal is None or op != "<=" or part is None or limit_s is None:
+    bound = limit(right, signal, complain)
+    if signal is None or op != "<=" or part is None or bound is None:
         return None
-    return Promise(signal, part, limit_s)
+    return Promise(signal, part, *bound)
+
+
+def condition(text: str, complain: Complain) -> Condition | None:
+    """One condition of goodput; a threshold of None is the turn's own where the signal has one."""
+    if text == Signal.SUCCESS:
+        return Condition(Signal.SUCCESS)
+    compared = _COMPARISON.fullmatch(text)
+    if compared is None:
+        complain("E201", f"{quoted(text)} is not a condition", "write ttft <= 500ms, or success")
+        return None
+    left, op, right = compared["left"], compared["op"], compared["right"]
+    if _PERCENTILE.fullmatch(left):
+        complain(
+            "E201",
+            f"{quoted(left)}: a single turn has no percentile",
+            "write ttft <= 500ms, and percent: beside all_of",
+        )
+        return None
+    signal = signal_named(left, complain)
+    if signal in (Signal.SUCCESS, Signal.GOODPUT):
+        complain("E201", f"{signal} is compared with {quoted(right)}", "write ttft <= 500ms, or success alone")
+        return None
+    if op != "<=":
+        complain("E201", f"a latency is compared with {quoted(op)}", "write <=")
+    bound = limit(right, signal, complain)
+    if signal is None or op != "<=" or bound is None:
+        return None
+    return Condition(signal, bound[0])
 
 
 def _unit_fix(number: float) -> str:

@@ -85,6 +85,8 @@ class Declaration:
     labels: tuple[tuple[str, str], ...] = ()
     alerts: AlertPolicy = AlertPolicy()
     source: str = ""
+    rps: float | None = None
+    """Turns a second that are expected; only advice and explanations reckon with it."""
 
 
 UNDECLARED = Declaration()

@@ -2,10 +2,7 @@
 
 A reader collects every problem of a file before it gives up, so that one run shows all there is to mend.
 
-Codes: E100 not YAML, E101 unknown key, E102 duplicate key, E103 missing key, E104 wrong type, E105 bad name,
-E106 name used twice, E107 empty file, E108 anchor, alias or tag, E109 too large, E110 unreadable file, E112
-unknown version, E201 no objective, E202 unknown signal, E203 no duration, E204 percent out of range, E207
-duration out of range, E208 no range of turns, E209 can never count a turn, E210 keys that exclude each other.
+`CODES` says what each code means. E is a mistake; W is advice, with which a file is used all the same.
 """
 
 import difflib
@@ -14,6 +11,40 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 _SHOWN_CHARACTERS = 60
+
+CODES = {
+    "E100": "not YAML",
+    "E101": "unknown key",
+    "E102": "a key twice",
+    "E103": "a key is missing",
+    "E104": "wrong type of value",
+    "E105": "bad name",
+    "E106": "a name used twice",
+    "E107": "empty file",
+    "E108": "anchor, alias or tag",
+    "E109": "too large, too many values or too deep",
+    "E110": "the file cannot be read, or is not UTF-8",
+    "E111": "a label name that is reserved or none",
+    "E112": "unknown version",
+    "E201": "not an objective",
+    "E202": "unknown signal",
+    "E203": "not a duration, or no unit",
+    "E204": "percent or share out of range",
+    "E205": "a slice or window that does not fit",
+    "E207": "duration out of range",
+    "E208": "not a range of turns",
+    "E209": "can never count a turn",
+    "E210": "keys that exclude each other",
+    "E211": "unknown tenant or preset",
+    "E301": "a burn rule that can never fire",
+    "E401": "counts no turn of the running installation",
+    "W206": "follows from another objective",
+    "W302": "a burn rule that would fire inside the budget, raised to 1",
+    "W303": "one slow turn breaks a slice",
+    "W304": "too few turns in a slice to prove the percentile",
+    "W305": "the engines' own histograms have no bound there",
+    "W501": "no runbook",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +57,11 @@ class Problem:
     code: str
     message: str
     fix: str
+
+    @property
+    def advice(self) -> bool:
+        """The file can be used all the same."""
+        return self.code.startswith("W")
 
     def __str__(self) -> str:
         text = f"{self.source}:{self.line}:{self.column} {self.code} {self.message}"
@@ -50,16 +86,20 @@ class Problems:
         self._found: list[Problem] = []
 
     def add(self, line: int, column: int, code: str, message: str, fix: str) -> None:
-        self._found.append(Problem(self.source, line, column, code, message, fix))
+        """Takes one; the same one twice is one."""
+        problem = Problem(self.source, line, column, code, message, fix)
+        if problem not in self._found[-8:]:
+            self._found.append(problem)
 
     def __iter__(self) -> Iterator[Problem]:
         """What was found so far."""
         return iter(self._found)
 
     def raise_any(self) -> None:
-        """Raises SpecError if anything was found."""
-        if self._found:
-            raise SpecError(self._found)
+        """Raises SpecError with the mistakes, if there are any; advice is none."""
+        mistakes = [problem for problem in self._found if not problem.advice]
+        if mistakes:
+            raise SpecError(mistakes)
 
 
 def quoted(text: str) -> str:

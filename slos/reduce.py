@@ -56,8 +56,8 @@ def driving(slos: Iterable[Slo], model: str) -> Driving:
     for slo in slos:
         if not slo.match.covers_model(model):
             continue
-        if slo.match.streaming is False:
-            judged_only.append(slo)  # no token times, so never a reading
+        if slo.match.streaming is False or slo.by_request:
+            judged_only.append(slo)  # no token times, or no one threshold: never a reading
         elif slo.signal is Signal.TTFT:
             ttft.append(slo)
         elif slo.signal in _ON_D:

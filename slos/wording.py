@@ -7,6 +7,7 @@ controller does about it.
 
 from .counts import Count
 from .objective import Match, Signal, Slo
+from .promise import needed
 
 MAX_DOING = 300
 """Characters of what the controller is said to do."""
@@ -45,8 +46,10 @@ def _counted(slo: Slo, window: Count, span_s: float) -> str:
 
 
 def _suffered(slo: Slo) -> str:
-    if slo.threshold_s is None:
+    if slo.signal is Signal.SUCCESS:
         return "users got an error"
+    if slo.threshold_s is None:
+        return f"users did not get {' and '.join(map(needed, slo.needed))}"
     limit = duration(slo.threshold_s)
     return {
         Signal.TTFT: f"users waited over {limit} for the first token",

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slos.objective import STREAMED, Match, Measured, Outcome, Signal, Slo, Verdict, judge
+from slos.terms import NO_TERMS, Terms
 
 GOOD, BAD, EXCLUDED = Verdict.GOOD, Verdict.BAD, Verdict.EXCLUDED
 SUCCESS = Slo("answers", Signal.SUCCESS, 0.999, None)
-LATENCIES = [Slo(signal, signal, 0.99, 1.0) for signal in Signal if signal is not Signal.SUCCESS]
+LATENCIES = [Slo(signal, signal, 0.99, 1.0) for signal in Signal if signal not in (Signal.SUCCESS, Signal.GOODPUT)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Turn:
     output_tokens: int = 100
     outcome: Outcome = Outcome.COMPLETED
     waited_s: float = 0.5
+    terms: Terms = NO_TERMS
 
 
 SLOW = Turn(ttft_s=2.0, tpot_s=2.0, e2e_s=2.0, waited_s=2.0)
