@@ -97,6 +97,8 @@ class ControlLoop:
         self.observers: list[Observer] = []
         self.engine: EngineReadings | None = None
         """Set, the law runs on these readings instead of the routers' own."""
+        self.reload_failed = ""
+        """Why the SLOs' file cannot be used, so that those read before stay; empty if it can."""
         self.redeclared: list[Callable[[Declaration], None]] = []
         """Called after a reload of the SLOs, with what is declared now."""
         self.sections: dict[str, Callable[[], object]] = {}

@@ -309,6 +309,8 @@ def problems(loop: ControlLoop, pin: PinFile, now_s: float) -> list[str]:
             found.append(f"{name}: no {' and no '.join(missing)} SLO is declared, so nothing drives that side.")
     if intake.unknown_slos:
         found.append(f"Routers count SLOs that are not declared here: {_listed(intake.unknown_slos)}.")
+    if loop.reload_failed:
+        found.append(loop.reload_failed)
     for name, slos in intake.differing(now_s).items():
         found.append(f"Router {name} follows another version of {_listed(slos)}; what it counts of it is left out.")
     if totals.records_of_refused_models:

@@ -242,6 +242,12 @@ class RouterCore:
         self._book(flight, now_s)
         return flight
 
+    def refuse(self, turn: Turn) -> None:
+        """The shell sends the turn away before it is planned: to its client that is an error like any other."""
+        known = self.conversations.peek(turn.key)
+        number = turn.number if turn.number is not None else 1 if known is None else known.turns + 1
+        self._judge(Refused(turn.model, number, turn.streaming, terms=turn.terms))
+
     def next_leg(self, flight: Flight, reply: LegReply | None, now_s: float) -> Leg:
         """The leg to send now: the first one (reply None), or the one after a prefill reply; the leg in flight itself
         if the reply was that of the prefill beside it.

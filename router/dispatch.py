@@ -152,8 +152,6 @@ class Dispatcher:
         request_id = _text(headers.get(b"x-request-id")) or self._new_id()
         self.active += 1
         try:
-            if self.draining:
-                raise RequestError(Code.DRAINING, "this router is shutting down; send the request again")
             api_key = self._authorised(headers)
             body = await self._read(receive)
             request = parse(api, body)
@@ -220,6 +218,9 @@ class Dispatcher:
             number=found.number,
             terms=read_terms(headers, self._options.tenants.get(api_key or "", ""), self._core.slo_classes),
         )
+        if self.draining:
+            self._core.refuse(turn)
+            raise RequestError(Code.DRAINING, "this router is shutting down; send the request again")
         try:
             flight = self._core.accept(turn, now_s, self._coin())
         except NoNode as error:

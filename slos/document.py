@@ -5,6 +5,8 @@ where it seems to be. Size, depth and number of values are bounded. Nothing rais
 `Problems`.
 """
 
+from collections.abc import Callable
+
 import yaml
 
 from .nodes import REFUSED, Spot
@@ -17,17 +19,34 @@ MAX_DEPTH = 20
 
 def compose(text: str, problems: Problems) -> Spot | None:
     """The root of the document in `text`; None, and the reason in `problems`, where there is none."""
+    roots = _compose(text, problems, lambda composer: [composer.get_single_node()])
+    return roots[0] if roots else None
+
+
+def compose_all(text: str, problems: Problems) -> list[Spot]:
+    """The roots of one document or of several, with --- between; empty ones are left out."""
+
+    def read(composer: "_Composer") -> list[yaml.Node | None]:
+        nodes = []
+        while composer.check_node():
+            nodes.append(composer.get_node())
+        return nodes
+
+    return _compose(text, problems, read)
+
+
+def _compose(text: str, problems: Problems, read: Callable[["_Composer"], list[yaml.Node | None]]) -> list[Spot]:
     if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         problems.add(1, 1, "E109", f"the file is larger than {MAX_BYTES} bytes", "split it")
-        return None
+        return []
     try:
-        root = _Composer(text, problems).get_single_node()
+        roots = read(_Composer(text, problems))
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         line, column = before.count("\n") + 1, error.position - before.rfind("\n")
         message = f"the character U+{ord(text[error.position]):04X} is not allowed in YAML"
         problems.add(line, column, "E100", message, "remove it")
-        return None
+        return []
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
@@ -36,16 +55,20 @@ def compose(text: str, problems: Problems) -> Spot | None:
         else:
             what = str(error.problem).replace("'\\x00'", "the end of the file")
             problems.add(line, column, "E100", f"not readable as YAML: {what}", _syntax_fix(error))
-        return None
+        return []
     except (yaml.YAMLError, ValueError, OverflowError, IndexError, RecursionError) as error:
         # PyYAML lets some through: chr() of the escape "\UFFFFFFFF", int() of a long directive.
         message = f"not readable as YAML: {type(error).__name__}"
         problems.add(1, 1, "E100", message, "check escapes in double quotes, and lines that start with %")
-        return None
-    if root is None or (isinstance(root, yaml.ScalarNode) and not root.value and not root.style):
+        return []
+    found = [
+        Spot("", root, root.start_mark, problems)
+        for root in roots
+        if root is not None and not (isinstance(root, yaml.ScalarNode) and not root.value and not root.style)
+    ]
+    if not found:
         problems.add(1, 1, "E107", "the file is empty", "start with version: 1")
-        return None
-    return Spot("", root, root.start_mark, problems)
+    return found
 
 
 class _TooMuch(yaml.MarkedYAMLError):

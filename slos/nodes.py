@@ -154,9 +154,13 @@ def names(spot: Spot, example: str) -> tuple[str, ...]:
     return tuple(text for text in found if text is not None)
 
 
-def pairs(spot: Spot, key: str, example: str) -> dict[str, tuple[Spot, str | None]]:
-    """A mapping whose keys are the operator's own, and whose values are texts; `key` and `example` for a message."""
+def own_fields(spot: Spot, key: str) -> dict[str, Spot]:
+    """The values of a mapping whose keys are the operator's own; `key` is for a message."""
     listed = spot.node.value if isinstance(spot.node, yaml.MappingNode) else []
     own = [str(name.value) for name, _ in listed if isinstance(name, yaml.ScalarNode)]
-    found = fields(spot, own or (key,)) or {}
-    return {name: (at, scalar(at, example)) for name, at in found.items()}
+    return fields(spot, own or (key,)) or {}
+
+
+def pairs(spot: Spot, key: str, example: str) -> dict[str, tuple[Spot, str | None]]:
+    """The same where the values are texts, such as `example`."""
+    return {name: (at, scalar(at, example)) for name, at in own_fields(spot, key).items()}

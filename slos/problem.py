@@ -38,12 +38,14 @@ CODES = {
     "E211": "unknown tenant or preset",
     "E301": "a burn rule that can never fire",
     "E401": "counts no turn of the running installation",
+    "E601": "no counterpart in Trimtab (OpenSLO)",
     "W206": "follows from another objective",
     "W302": "a burn rule that would fire inside the budget, raised to 1",
     "W303": "one slow turn breaks a slice",
     "W304": "too few turns in a slice to prove the percentile",
     "W305": "the engines' own histograms have no bound there",
     "W501": "no runbook",
+    "W601": "left out of an import",
 }
 
 

@@ -38,7 +38,18 @@ from .policy import DAY_S, Declaration
 from .presets import PERCENT, PRESETS
 from .problem import Problem, Problems, SpecError, did_you_mean, quoted
 
-__all__ = ["Problem", "SpecError", "check_slos", "load_slos", "read_declaration", "read_slos"]
+__all__ = [
+    "Problem",
+    "SpecError",
+    "check_slos",
+    "load_slos",
+    "read_budget",
+    "read_declaration",
+    "read_labels",
+    "read_name",
+    "read_objective",
+    "read_slos",
+]
 
 VERSION = 1
 EVALUATE_S = 30.0
@@ -53,7 +64,6 @@ RESERVED_LABELS = frozenset(
 _LONG_KEYS = ("signal", "percent", "max", "all_of")
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_MAX_DESCRIPTION = 300
 
 
 def load_slos(text: str, source: str) -> Declaration:
@@ -86,8 +96,8 @@ def _read(text: str, problems: Problems, rps: float | None) -> Declaration | Non
 
 def read_declaration(top: dict[str, Spot], source: str, rps: float | None = None) -> Declaration:
     """What the keys of `schema.DECLARATION` in `top` declare; problems go to the spots'."""
-    service = _label(top["service"]) if "service" in top else None
-    labels = _labels(top["labels"]) if "labels" in top else ()
+    service = read_name(top["service"]) if "service" in top else None
+    labels = read_labels(top["labels"]) if "labels" in top else ()
     usual = _defaults(top["defaults"]) if "defaults" in top else REQUESTS_28D
     expected = _traffic(top["traffic"]) if "traffic" in top else None
     found = _slos(top["slos"], usual) if "slos" in top else []
@@ -118,7 +128,8 @@ def _version(root: Spot, top: dict[str, Spot]) -> None:
         top["version"].complain("E112", f"{quoted(text)} is not known", f"write {VERSION}")
 
 
-def _label(spot: Spot) -> str | None:
+def read_name(spot: Spot) -> str | None:
+    """A DNS-1123 label."""
     text = scalar(spot, "a name such as later-ttft")
     if text is None or _LABEL.fullmatch(text):
         return text
@@ -128,7 +139,8 @@ def _label(spot: Spot) -> str | None:
     return None
 
 
-def _labels(spot: Spot) -> tuple[tuple[str, str], ...]:
+def read_labels(spot: Spot) -> tuple[tuple[str, str], ...]:
+    """Names and values of labels."""
     found = pairs(spot, "team", "assistants")
     if len(found) > MAX_LABELS:
         spot.complain("E109", f"{len(found)} labels are more than {MAX_LABELS}", "keep those that alerts are routed by")
@@ -161,10 +173,11 @@ def _defaults(spot: Spot) -> Budget:
     if "budget" in found:
         inner = fields(found["budget"], ("over", "method", "percent")) or {}
     rest: dict[str, Spot] = {key: found[key] for key in ("slice", "min_samples") if key in found}
-    return _budget(spot, {**inner, **rest}, REQUESTS_28D)
+    return read_budget(spot, {**inner, **rest}, REQUESTS_28D)
 
 
-def _budget(spot: Spot, found: dict[str, Spot], usual: Budget) -> Budget:
+def read_budget(spot: Spot, found: dict[str, Spot], usual: Budget) -> Budget:
+    """What differs from `usual`, by the keys of `schema.BUDGET`."""
     budget = usual
     if "over" in found:
         over_s = _span(found["over"], DAY_S, MAX_OVER_S, "28d")
@@ -187,6 +200,8 @@ def _budget(spot: Spot, found: dict[str, Spot], usual: Budget) -> Budget:
             )
         elif good is not None:
             budget = replace(budget, good_slices=good)
+    if budget.method is Method.REQUESTS:
+        budget = replace(budget, good_slices=REQUESTS_28D.good_slices)
     if "min_samples" in found:
         least = whole(found["min_samples"], 1, 1_000_000, "100")
         budget = budget if least is None else replace(budget, min_samples=least)
@@ -229,25 +244,26 @@ def _slos(spot: Spot, usual: Budget) -> list[Found]:
     for item in listed:
         found = fields(item, tuple(schema.SLO))
         if found is not None:
-            slos += _slo(item, found, usual, named)
+            slos += read_objective(item, found, usual, named)
     return slos
 
 
-def _slo(item: Spot, found: dict[str, Spot], usual: Budget, named: dict[str, Spot]) -> list[Found]:
+def read_objective(item: Spot, found: dict[str, Spot], usual: Budget, named: dict[str, Spot]) -> list[Found]:
+    """The SLOs of one item: one, or the two of a preset. `named`: the names that are taken, and where."""
     preset = _preset(found) if "preset" in found else None
     name: str | None = None
     if "name" in found or "preset" not in found:
         if _has(item, found, "name", "write name: later-ttft or the like"):
-            name = _label(found["name"])
+            name = read_name(found["name"])
     elif preset is not None:
         name = re.sub(r"[^a-z0-9]+", "-", preset)
     budget = usual
     if "budget" in found:
         inner = fields(found["budget"], tuple(schema.BUDGET))
-        budget = usual if inner is None else _budget(found["budget"], inner, usual)
+        budget = usual if inner is None else read_budget(found["budget"], inner, usual)
     match = _match(found["match"]) if "match" in found else Match()
     description = (scalar(found["description"], "what it is for") or "") if "description" in found else ""
-    labels = _labels(found["labels"]) if "labels" in found else ()
+    labels = read_labels(found["labels"]) if "labels" in found else ()
     slos: list[Found] = []
     for suffix, promise, conditions, at in _promises(item, found, preset, match):
         whole_name = None if name is None else f"{name}{suffix}"

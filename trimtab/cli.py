@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from slos.files import load_slo_file
-from slos.spec import SpecError
 
 from . import (
     __version__,
@@ -22,10 +18,10 @@ from . import (
     cli_simulate,
 )
 from .cli_engines import engines_app
-from .console import err, out
+from .cli_slo import slo_app
+from .console import out
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-slo_app = typer.Typer(no_args_is_help=True, help="Service level objectives.")
 app.add_typer(slo_app, name="slo")
 app.add_typer(engines_app, name="engines")
 slo_app.command("rules")(cli_rules.rules)
@@ -57,27 +53,3 @@ def _root(
     ] = False,
 ) -> None:
     """Trimtab: SLO-driven routing for vLLM with separate prefill and decode nodes."""
-
-
-@slo_app.command("check")
-def slo_check(files: Annotated[list[Path], typer.Argument(help="YAML files.")]) -> None:
-    """Read SLO files and say what is wrong with them, with file, line and a fix."""
-    failed = False
-    for path in files:
-        try:
-            found = load_slo_file(path)
-        except SpecError as error:
-            failed = True
-            for problem in error.problems:
-                err.print(str(problem), style="red", markup=False, highlight=False, soft_wrap=True)
-            continue
-        for entry in found.slos:
-            limit = f"<= {entry.threshold_s * 1e3:g} ms" if entry.threshold_s is not None else ""
-            out.print(
-                f"{path}: {entry.name}: {entry.objective:.3%} of turns {entry.signal.value} {limit}".rstrip(),
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
-            )
-    if failed:
-        raise typer.Exit(2)

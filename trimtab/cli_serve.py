@@ -240,6 +240,8 @@ def _settings(
             "connector_addresses": tuple(map(_pair, connector_address)) if connector_address else None,
             "tables": tuple(str(path.resolve()) for path in table) if table else None,
             "declaration": load_slo_file(slo) if slo is not None else None,
+            "slo_path": str(slo.resolve()) if slo is not None else None,
+            "slo_inline": False if slo is not None else None,
             "pin_x": None if pin_x is None else _share(pin_x),
             "host": host,
             "port": port,

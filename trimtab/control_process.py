@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from controller.alerting import Alerting
@@ -14,11 +17,13 @@ from router.nodes import endpoints
 from .control import Control, run_control
 from .policies import artefacts, tables_of
 from .processes import StartError, admin_url, secret_from_env, state_dir
+from .reload import Reloader, ReloadState, fresh, on_hangup
 from .settings import Settings
 
 
 async def run_control_process(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT. Raises StartError where it cannot start."""
+    settings = fresh(settings)
     await run_control(control_config(settings), extend=lambda control: _extend(control, settings))
 
 
@@ -71,4 +76,30 @@ def _extend(control: Control, settings: Settings) -> None:
         control.scheduler.add(job)
     control.registry.register(AlertCollector(alerting))
     loop.sections["alerts"] = lambda: alert_status(alerting)
-    control.closing += [scraper.close, alerting.close]
+    loop.redeclared += [
+        lambda declaration: scraper.redeclare(declaration.slos),
+        lambda declaration: alerting.redeclare(declaration.slos),
+    ]
+    control.closing += [scraper.close, alerting.close, _follow(control, settings)]
+
+
+def _follow(control: Control, settings: Settings) -> Callable[[], Awaitable[object]]:
+    """Follow the file of SLOs; returns what ends it."""
+    loop = control.loop
+    reloader = Reloader(settings, loop.redeclare)
+
+    def note(state: ReloadState) -> None:
+        loop.reload_failed = state.words
+
+    reloader.hooks.append(note)
+    loop.sections["declaration"] = lambda: reloader.state.document(reloader.declaration.slos)
+    hangup = ExitStack()
+    hangup.enter_context(on_hangup(reloader.kick))
+    following = asyncio.create_task(reloader.run())
+
+    async def end() -> None:
+        hangup.close()
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+    return end

@@ -33,6 +33,7 @@ from router.upstream import Timeouts, Upstream
 
 from .policies import artefacts, first_policy
 from .processes import StartError, admin_url, bound_socket, installation_secret, secret_from_env, state_dir
+from .reload import Reloader, fresh, on_hangup
 from .settings import Settings
 
 log = logging.getLogger("trimtab.router")
@@ -40,6 +41,7 @@ log = logging.getLogger("trimtab.router")
 
 async def run_router(settings: Settings, name: str = "router-0") -> None:
     """Serve until SIGTERM or SIGINT, then drain. Raises StartError."""
+    settings = fresh(settings)
     folder = state_dir(settings)
     listener = bound_socket(settings.host, settings.port, "the router")
     clock = Clock()
@@ -82,7 +84,8 @@ async def run_router(settings: Settings, name: str = "router-0") -> None:
         metrics.ended(record, request_id)
         outbox.add(record)
 
-    keys = secret_from_env(settings.api_keys_env)
+    tenants = tenant_keys(settings)
+    keys = _listed(secret_from_env(settings.api_keys_env))
     dispatcher = Dispatcher(
         core,
         upstream,
@@ -94,10 +97,12 @@ async def run_router(settings: Settings, name: str = "router-0") -> None:
         keep,
         metrics,
         DispatchOptions(
-            api_keys=frozenset(key.strip() for key in keys.split(",") if key.strip()) if keys else frozenset(),
+            api_keys=frozenset(keys) | frozenset(tenants),
+            tenants=tenants,
             prefill_timeout_s=settings.first_byte_timeout_s,
         ),
     )
+    reloader = Reloader(settings, lambda declaration: core.redeclare(declaration.slos))
     await upstream.start()
     try:
         await watch.probe_all()
@@ -113,7 +118,7 @@ async def run_router(settings: Settings, name: str = "router-0") -> None:
                 timeout_keep_alive=75,
             ),
         )
-        running = (watch.run(), outbox.run(), dispatcher.pulse.run(), *following)
+        running = (watch.run(), outbox.run(), dispatcher.pulse.run(), reloader.run(), *following)
         tasks = [asyncio.ensure_future(each) for each in running]
         address = listener.getsockname()
         log.info(
@@ -124,7 +129,8 @@ async def run_router(settings: Settings, name: str = "router-0") -> None:
             current.published_version,
         )
         try:
-            await server.serve(sockets=[listener])
+            with on_hangup(reloader.kick):
+                await server.serve(sockets=[listener])
         finally:
             for task in tasks:
                 task.cancel()
@@ -132,6 +138,21 @@ async def run_router(settings: Settings, name: str = "router-0") -> None:
             await outbox.flush()
     finally:
         await upstream.close()
+
+
+def tenant_keys(settings: Settings) -> dict[str, str]:
+    """The tenant's name by API key. Raises StartError for a variable that is not set, and for a key of two tenants;
+    no message has a key in it."""
+    found: dict[str, str] = {}
+    for name, variable in settings.tenants:
+        for key in _listed(secret_from_env(variable)):
+            if found.setdefault(key, name) != name:
+                raise StartError(f"router.tenants: {found[key]} and {name} have a key in common; give each its own")
+    return found
+
+
+def _listed(keys: str | None) -> list[str]:
+    return [key.strip() for key in (keys or "").split(",") if key.strip()]
 
 
 def _kv_events(

@@ -15,13 +15,15 @@ environment > file.
         lease: 30s
         table: [tables/mine.json]         # beside those that ship with Trimtab
         kv_events: {http://127.0.0.1:8200: tcp://127.0.0.1:5557}   # where nodes publish KV events, if they do
-    slos: [...]                           # as in an SLO file; or slo_file: slo.yaml
+    slos: [...]                           # as in an SLO file, as are service, labels, traffic, defaults and alerts
+    slo_file: slo.yaml                    # in the place of these
     control: {law: aimd, price: 0.4, table: load_aware, signal: router, webhook: http://127.0.0.1:9093/hook}
-    router: {conversation: chain, idle: 60m, first_byte_timeout: 120s, gap_timeout: 60s, connect_timeout: 2s}
+    router: {conversation: chain, idle: 60m, first_byte_timeout: 120s, gap_timeout: 60s, connect_timeout: 2s,
+             tenants: {assistants: TRIMTAB_KEYS_ASSISTANTS}}      # names that SLOs may match, and where their keys are
 
-Secrets are named, never written: `router.api_keys_env`, `control.webhook_secret_env`, `admin.token_env` hold
-names of environment variables. Unknown keys are errors; all problems of a file are reported at once, with
-line and fix.
+Secrets are named, never written: `router.api_keys_env`, the values of `router.tenants`, `control.webhook_secret_env`
+and `admin.token_env` hold names of environment variables. Unknown keys are errors; all problems of a file are reported
+at once, with line and fix. The SLOs are read again when their file changes (`reload.py`); all else needs a restart.
 """
 
 from __future__ import annotations
@@ -43,11 +45,12 @@ from router.turn import Role
 from slos import phrases
 from slos.document import compose
 from slos.files import load_slo_file
-from slos.nodes import Spot, fields, items, scalar
+from slos.nodes import Spot, fields, items, own_fields, pairs, scalar
 from slos.objective import Slo
 from slos.policy import UNDECLARED, Declaration
-from slos.problem import Problems, SpecError, did_you_mean
-from slos.spec import read_slos
+from slos.problem import Problem, Problems, SpecError, did_you_mean, quoted
+from slos.schema import DECLARATION
+from slos.spec import read_declaration
 
 from .addresses import hand_over_addresses
 
@@ -78,6 +81,10 @@ class Settings:
     state_dir: str = ""
     source: str = "measured"
     declaration: Declaration = UNDECLARED
+    slo_path: str = ""
+    """The file that holds the declaration, read again when it changes; empty where nothing is declared."""
+    slo_inline: bool = False
+    """That file is a trimtab.yaml."""
     law: str = DEFAULT_LAW
     price: float = START_PRICE
     mode: str = "load_aware"
@@ -86,6 +93,8 @@ class Settings:
     webhook_secret_env: str = ""
     pin_x: float | None = None
     api_keys_env: str = ""
+    tenants: tuple[tuple[str, str], ...] = ()
+    """(name, environment variable with its API keys)."""
     conversation: str = Recognition.CHAIN.value
     idle_s: float = 3600.0
     connect_timeout_s: float = 2.0
@@ -119,6 +128,9 @@ class Settings:
             raise ValueError(f"control.price must be positive, got {self.price}")
         if self.pin_x is not None and not 0 <= self.pin_x <= 1:
             raise ValueError(f"--pin-x is a share, 0..1 (or x0, x1), got {self.pin_x}")
+        unknown = unknown_tenants(self.declaration, self.tenants)
+        if unknown:
+            raise ValueError(unknown[0].message + "; " + unknown[0].fix)
         return replace(self, state_dir=self.state_dir or str(default_state_dir(self.port)))
 
     def addresses(self) -> dict[str, str]:
@@ -126,6 +138,20 @@ class Settings:
         nodes = {Role.PREFILL: self.prefill, Role.DECODE: self.decode, Role.REPLICA: self.replica}
         where = f"models.{self.model}.connector_addresses"
         return hand_over_addresses(self.connector, nodes, self.connector_addresses, where)
+
+
+def unknown_tenants(declaration: Declaration, tenants: Iterable[tuple[str, str]]) -> list[Problem]:
+    """SLOs that match a tenant whom the configuration does not name."""
+    known = [name for name, _ in tenants]
+    fix = "name its keys under router.tenants: {assistants: TRIMTAB_KEYS_ASSISTANTS}"
+    found = []
+    for slo in declaration.slos:
+        for tenant in slo.match.tenants:
+            if tenant not in known:
+                hint = did_you_mean(tenant, known) if known else fix
+                message = f"{slo.name}: match.tenant: {quoted(tenant)} is none of router.tenants"
+                found.append(Problem(declaration.source, max(1, slo.line), 1, "E211", message, hint))
+    return found
 
 
 def check_addresses(**pools: tuple[str, ...]) -> None:
@@ -202,7 +228,18 @@ def parse_settings(text: str, source: str, folder: Path) -> Settings:
     """Settings from YAML text; file names in it are relative to `folder`. Raises SpecError."""
     problems = Problems(source)
     root = compose(text, problems)
-    keys = ("version", "listen", "admin", "state_dir", "source", "models", "slos", "slo_file", "control", "router")
+    keys = (
+        "version",
+        "listen",
+        "admin",
+        "state_dir",
+        "source",
+        "models",
+        *DECLARATION,
+        "slo_file",
+        "control",
+        "router",
+    )
     top = fields(root, keys) if root else None
     values: dict[str, object] = {}
     if root is not None and top is not None:
@@ -212,6 +249,13 @@ def parse_settings(text: str, source: str, folder: Path) -> Settings:
             top["version"].complain("E112", "is not known", "write 1")
         reader = _Reader(values, folder)
         reader.read(top)
+        declaration, tenants = values.get("declaration"), values.get("tenants", ())
+        if isinstance(declaration, Declaration) and isinstance(tenants, tuple):
+            for each in unknown_tenants(declaration, tenants):
+                inline = "slos" in top
+                spot = top["slos" if inline else "slo_file"]
+                line, column = (each.line, 1) if inline else (spot.line, spot.mark.column + 1)
+                problems.add(line, column, each.code, each.message, each.fix)
     problems.raise_any()
     return Settings(**values)  # type: ignore[arg-type]
 
@@ -234,10 +278,15 @@ class _Reader:
             self._choice(top["source"], "source", SOURCES)
         if "models" in top:
             self._models(top["models"])
-        if "slos" in top and "slo_file" in top:
-            top["slo_file"].complain("E210", "stands beside slos", "keep one of them")
+        beside = [key for key in DECLARATION if key in top]
+        if beside and "slo_file" in top:
+            top["slo_file"].complain("E210", f"stands beside {', '.join(beside)}", "keep one of them")
         elif "slos" in top:
-            self._values["declaration"] = Declaration(read_slos(top["slos"]), source=top["slos"].problems.source)
+            source = top["slos"].problems.source
+            self._values["declaration"] = read_declaration(top, source)
+            self._values["slo_path"], self._values["slo_inline"] = str(Path(source).resolve()), True
+        elif beside:
+            top[beside[0]].complain("E103", "slos is missing beside it", "list at least one objective under slos:")
         elif "slo_file" in top:
             self._slo_file(top["slo_file"])
         if "control" in top:
@@ -294,7 +343,7 @@ class _Reader:
 
     def _kv_events(self, spot: Spot) -> None:
         addresses: list[tuple[str, str, str]] = []
-        for url, place in _named_fields(spot, "http://127.0.0.1:8200").items():
+        for url, place in own_fields(spot, "http://127.0.0.1:8200").items():
             if isinstance(place.node.value, list):
                 inside = fields(place, ("endpoint", "replay")) or {}
                 if "endpoint" not in inside:
@@ -313,6 +362,7 @@ class _Reader:
             return
         try:
             self._values["declaration"] = load_slo_file(self._folder / name)
+            self._values["slo_path"] = str((self._folder / name).resolve())
         except SpecError as error:
             for problem in error.problems:
                 spot.complain(problem.code, f"{problem.source}:{problem.line}: {problem.message}", problem.fix)
@@ -346,7 +396,10 @@ class _Reader:
             "gap_timeout": "gap_timeout_s",
             "drain": "drain_s",
         }
-        found = fields(spot, ("api_keys_env", "conversation", *durations)) or {}
+        found = fields(spot, ("api_keys_env", "tenants", "conversation", *durations)) or {}
+        if "tenants" in found:
+            named = pairs(found["tenants"], "assistants", "TRIMTAB_KEYS_ASSISTANTS")
+            self._values["tenants"] = tuple((name, variable) for name, (_, variable) in named.items() if variable)
         if "api_keys_env" in found:
             self._text(found["api_keys_env"], "api_keys_env", "TRIMTAB_API_KEYS")
         if "conversation" in found:
@@ -356,7 +409,7 @@ class _Reader:
                 self._duration(found[key], name, "60s")
 
     def _pairs(self, spot: Spot, name: str, key: str, example: str) -> None:
-        texts = {url: scalar(value, example) for url, value in _named_fields(spot, key).items()}
+        texts = {url: scalar(value, example) for url, value in own_fields(spot, key).items()}
         self._values[name] = tuple((url, text) for url, text in texts.items() if text is not None)
 
     def _text(self, spot: Spot, name: str, example: str) -> None:
@@ -378,10 +431,3 @@ class _Reader:
         seconds = None if text is None else phrases.duration_s(text, spot.complain)
         if seconds is not None:
             self._values[name] = seconds
-
-
-def _named_fields(spot: Spot, example: str) -> dict[str, Spot]:
-    """The values of a mapping whose keys are the operator's."""
-    listed = spot.node.value if isinstance(spot.node.value, list) else []
-    names = [str(pair[0].value) for pair in listed if isinstance(pair, tuple) and hasattr(pair[0], "value")]
-    return fields(spot, names or (example,)) or {}

@@ -2,7 +2,8 @@
 again.
 
 A child that ends because of its settings (a port in use, a bad table) ends the whole with its message.
-SIGTERM goes to the router first, which drains its streams, then to the control process.
+SIGTERM goes to the router first, which drains its streams, then to the control process. SIGHUP goes to both, which
+read the SLOs again.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .processes import EXIT_SETTINGS, StartError
+from .reload import has_terminal
 from .settings import Settings
 
 log = logging.getLogger("trimtab.serve")
@@ -46,11 +48,14 @@ class Supervisor:
         self._path = settings_path
         self._children: list[_Child] = []
         self._stopping = False
+        self._outlives_terminal = True
 
     def run(self) -> int:
         """Until a signal, or a child's fatal end; returns the exit code."""
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, self._stop)
+        self._outlives_terminal = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN or not has_terminal()
+        signal.signal(signal.SIGHUP, self._hangup)
         self._children = [self._start("control"), self._start("router")]
         code = 0
         try:
@@ -89,6 +94,14 @@ class Supervisor:
 
     def _stop(self, number: int, frame: object) -> None:
         self._stopping = True
+
+    def _hangup(self, number: int, frame: object) -> None:
+        if not self._outlives_terminal and not has_terminal():
+            self._stopping = True
+            return
+        for child in self._children:
+            if child.process.poll() is None:
+                child.process.send_signal(signal.SIGHUP)
 
     def _end(self) -> None:
         for child, patience_s in zip(
