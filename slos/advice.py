@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from . import phrases
+from .allowance import SLICES_S
 from .nodes import Spot
 from .objective import Condition, Signal, Slo
 from .policy import AlertPolicy
@@ -82,7 +83,10 @@ def _thin(this: Found, rps: float) -> None:
     turns = rps * slice_s
     needed = turns_to_prove(slo.objective)
     shown = f"at {rps:g} turns a second a slice of {phrases.span(slice_s)} holds {turns:.4g}"
-    longer = f"write a slice of {_minutes(needed / rps)} or longer, or a lower percentile"
+    enough = next((each for each in SLICES_S if each * rps >= needed), None)
+    longer = (
+        "write a lower percentile" if enough is None else f"write slice: {phrases.span(enough)}, or a lower percentile"
+    )
     if turns * slo.epsilon < 1.0:
         this.spot.complain("W303", f"{shown}, and one bad turn of them is too many", f"{longer}, or method: slices")
     elif turns < needed:
@@ -102,7 +106,3 @@ def _unconfirmed(this: Found) -> None:
 
 def _bounds(needed: Condition) -> tuple[float, ...]:
     return () if needed.threshold_s is None else BOUNDS_S.get(needed.signal, ())
-
-
-def _minutes(seconds: float) -> str:
-    return f"{math.ceil(seconds / 60.0)}m"

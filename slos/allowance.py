@@ -8,6 +8,12 @@ and the share `good_slices` of the measured ones is to be good: quiet hours then
 from dataclasses import dataclass
 from enum import StrEnum
 
+EVALUATE_S = 30.0
+"""How often alerts are judged: a slice is a multiple of it, and divides a day."""
+DAY_S = 86_400.0
+SLICES_S = tuple(n * EVALUATE_S for n in range(1, 2881) if DAY_S % (n * EVALUATE_S) == 0)
+"""All that do."""
+
 
 class Method(StrEnum):
     """What is counted."""

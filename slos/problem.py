@@ -113,5 +113,6 @@ def quoted(text: str) -> str:
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
     """A fix for a word that is none of `known`: the nearest, or the list."""
-    near = difflib.get_close_matches(word[:64].lower(), known, n=1)
-    return f"did you mean {near[0]}?" if near else f"use one of {', '.join(known)}"
+    spelled = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(word[:64].lower(), spelled, n=1)
+    return f"did you mean {spelled[near[0]]}?" if near else f"use one of {', '.join(known)}"

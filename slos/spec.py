@@ -29,7 +29,7 @@ from dataclasses import replace
 from . import advice, phrases, schema
 from .advice import Found
 from .alerts_spec import read_alerts
-from .allowance import REQUESTS_28D, Budget, Method
+from .allowance import EVALUATE_S, REQUESTS_28D, SLICES_S, Budget, Method
 from .document import compose
 from .nodes import Spot, boolean, choice, fields, items, names, number, pairs, scalar, whole
 from .objective import ASKABLE, STREAMED, Condition, Match, Signal, Slo
@@ -52,8 +52,6 @@ __all__ = [
 ]
 
 VERSION = 1
-EVALUATE_S = 30.0
-"""How often alerts are judged: a slice is a multiple of it."""
 MAX_OVER_S = 90 * DAY_S
 MAX_SLOS = 100
 MAX_LABELS = 16
@@ -76,12 +74,13 @@ def load_slos(text: str, source: str) -> Declaration:
 
 
 def check_slos(text: str, source: str, rps: float | None = None) -> tuple[Declaration | None, tuple[Problem, ...]]:
-    """The same with the advice too, in the order of lines; None where there are mistakes. `rps`: expected turns a
-    second, in the place of the file's own."""
+    """The same with the advice, in the order of lines; where there are mistakes, None and only these. `rps`: expected
+    turns a second, in the place of the file's own."""
     problems = Problems(source)
     declaration = _read(text, problems, rps)
-    found = tuple(sorted(problems, key=lambda problem: (problem.line, problem.column)))
-    return (None if any(not each.advice for each in found) else declaration), found
+    found = sorted(problems, key=lambda problem: (problem.line, problem.column))
+    mistakes = tuple(each for each in found if not each.advice)
+    return (None, mistakes) if mistakes else (declaration, tuple(found))
 
 
 def _read(text: str, problems: Problems, rps: float | None) -> Declaration | None:
@@ -184,7 +183,7 @@ def read_budget(spot: Spot, found: dict[str, Spot], usual: Budget) -> Budget:
         budget = budget if over_s is None else replace(budget, over_s=over_s)
     if "slice" in found:
         slice_s = _span(found["slice"], EVALUATE_S, DAY_S, "5m")
-        if slice_s is not None and not _fits(slice_s):
+        if slice_s is not None and slice_s not in SLICES_S:
             found["slice"].complain("E205", *_slice_problem(slice_s))
         elif slice_s is not None:
             budget = replace(budget, slice_s=slice_s)
@@ -221,13 +220,8 @@ def _span(spot: Spot, least_s: float, most_s: float, example: str) -> float | No
     return None if text is None else phrases.span_s(text, least_s, most_s, spot.complain)
 
 
-def _fits(slice_s: float) -> bool:
-    return slice_s % EVALUATE_S == 0 and DAY_S % slice_s == 0
-
-
 def _slice_problem(slice_s: float) -> tuple[str, str]:
-    fitting = [count * EVALUATE_S for count in range(1, 2881) if _fits(count * EVALUATE_S)]
-    near = min(fitting, key=lambda each: abs(math.log(each / slice_s)))
+    near = min(SLICES_S, key=lambda each: abs(math.log(each / slice_s)))
     return f"{phrases.span(slice_s)} does not divide a day in steps of 30 s", f"write {phrases.span(near)}"
 
 

@@ -36,7 +36,7 @@ def _service(declaration: Declaration) -> Values:
         notes["unnamed"] = "true"
     alerts = alerts_values(declaration.alerts)
     if alerts:
-        notes["alerts"] = json.dumps(alerts)
+        notes["alerts"] = json.dumps(alerts, ensure_ascii=False)
     if declaration.rps is not None:
         notes["rps"] = f"{declaration.rps:.12g}"
     metadata = _metadata(declaration.service or UNNAMED, declaration.labels, notes)
@@ -46,7 +46,7 @@ def _service(declaration: Declaration) -> Values:
 def _metadata(name: str, labels: tuple[tuple[str, str], ...], notes: dict[str, str]) -> Values:
     short = {key: text for key, text in labels if _LABEL_VALUE.fullmatch(text)}
     if len(short) < len(labels):
-        notes = {**notes, "labels": json.dumps(dict(labels))}
+        notes = {**notes, "labels": json.dumps(dict(labels), ensure_ascii=False)}
     metadata: Values = {"name": name}
     if short:
         metadata["labels"] = short

@@ -44,6 +44,7 @@ def report(
     metrics: str = "",
     prices: Mapping[str, float] | None = None,
     dropped_records: int = 0,
+    revisions: Mapping[str, str] | None = None,
 ) -> Report:
     """One report with the few things that a test is about."""
     nodes = (
@@ -51,7 +52,19 @@ def report(
         NodeView("D0", "http://127.0.0.1:2", "decode", True, False, 7, 0.0, 100_000, 400_000),
     )
     return Report(
-        router, boot, seq, version, pin_x, records, waiting, counts or {}, nodes, dropped_records, metrics, prices or {}
+        router,
+        boot,
+        seq,
+        version,
+        pin_x,
+        records,
+        waiting,
+        counts or {},
+        nodes,
+        dropped_records,
+        metrics,
+        prices or {},
+        revisions or {},
     )
 
 

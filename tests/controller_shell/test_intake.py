@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from controller.intake import FORGET_S, MAX_AGEING_S, MAX_BOOTS, MAX_MODELS, MAX_ROUTERS, SILENT_S, Intake, IntakeFull
+from controller.intake import (
+    FORGET_S,
+    MAX_AGEING_S,
+    MAX_ASIDE,
+    MAX_BOOTS,
+    MAX_MODELS,
+    MAX_ROUTERS,
+    SILENT_S,
+    Intake,
+    IntakeFull,
+)
 from router.wire import WaitingTurn
 from slos.counts import Count
+from slos.revisions import revision
 from tests.controller.records import TPOT, record
 from tests.controller_shell.reports import SLOS, report, turns
 
@@ -181,3 +194,68 @@ def test_failed_turns_reach_the_window() -> None:
     it.accept(report(1, records=turns(30, tpot_s=0.09)), 0.0)
     [reading] = [r for r in it.tallies["m"].readings([], 5.0) if r.slo is TPOT]
     assert reading.value_s == 0.09
+
+
+# -- another declaration ---------------------------------------------------------------------------------------------
+
+SLOWER = replace(TPOT, threshold_s=1.0)
+OLD, NEW = revision(TPOT), revision(SLOWER)
+
+
+def counted(seq: int, valid: int, revision: str, boot: str = "boot-a"):
+    return report(seq, boot=boot, counts={"tpot": Count(valid, 0)}, revisions={"tpot": revision})
+
+
+def test_what_means_the_same_goes_on_and_what_changed_begins_anew() -> None:
+    it = intake()
+    it.accept(report(1, records=turns(30), counts={"tpot": Count(10, 1), "later-ttft": Count(7, 0)}), 0.0)
+    it.redeclare((SLOS[0], SLOWER))
+    assert it.counts() == {"later-ttft": Count(7, 0), "tpot": Count()}
+    assert it.tallies["m"].turns == 30, "only the windows of what changed begin anew"
+
+
+@pytest.mark.parametrize("router_first", [True, False])
+def test_a_reload_that_one_process_sees_first_loses_no_turn_of_the_new_meaning_and_counts_none_twice(
+    router_first: bool,
+) -> None:
+    it = intake()
+    it.accept(counted(1, 10, OLD), 0.0)
+    if router_first:
+        it.accept(counted(2, 3, NEW), 1.0)
+        assert it.counts()["tpot"] == Count(10, 0)
+        assert it.differing(1.0) == {"router-0": ("tpot",)}
+        it.redeclare((SLOS[0], SLOWER))
+    else:
+        it.redeclare((SLOS[0], SLOWER))
+        it.accept(counted(2, 14, OLD), 1.0)
+        assert it.counts()["tpot"] == Count()
+    it.accept(counted(3, 5, NEW), 2.0)
+    it.accept(counted(4, 8, NEW), 3.0)
+    assert it.counts()["tpot"] == Count(8, 0)
+    assert it.differing(3.0) == {}
+
+
+def test_a_change_that_is_taken_back_before_a_router_saw_it_counts_nothing_twice() -> None:
+    it = intake()
+    it.accept(counted(1, 10, OLD), 0.0)
+    it.redeclare((SLOS[0], SLOWER))
+    it.accept(counted(2, 14, OLD), 1.0)
+    it.redeclare(SLOS)
+    it.accept(counted(3, 20, OLD), 2.0)
+    assert it.counts()["tpot"] == Count(20, 0)
+
+
+def test_a_router_that_knows_of_no_revisions_is_believed() -> None:
+    it = intake()
+    it.accept(report(1, counts={"tpot": Count(10, 0)}), 0.0)
+    assert it.counts()["tpot"] == Count(10, 0)
+
+
+def test_what_a_boot_counted_under_earlier_meanings_is_bounded() -> None:
+    it = intake()
+    for at in range(MAX_ASIDE + 20):
+        slo = replace(TPOT, threshold_s=1.0 + at)
+        it.redeclare((SLOS[0], slo))
+        it.accept(counted(at + 1, 5, revision(slo)), float(at))
+    (boot,) = it._boots.values()
+    assert len(boot.aside) == MAX_ASIDE

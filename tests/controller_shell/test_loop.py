@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ from controller.store import Store
 from controller.tick import Outputs
 from router.policy import Weights
 from slos.counts import Count
+from slos.objective import Signal, Slo
+from slos.policy import Declaration
 from slos.reduce import SloReading
 from tests.controller.records import TPOT
-from tests.controller_shell.reports import Clock, drive, loop_in, report, turns
+from tests.controller_shell.reports import SLOS, Clock, drive, loop_in, report, turns
 
 SLOW_D = turns(100, tpot_s=0.08)
 SLOW_P = turns(100, ttft_s=4.0)
@@ -246,3 +249,30 @@ def test_a_store_that_cannot_write_does_not_stop_ticks(tmp_path: Path) -> None:
     drive(loop, clock, 3, lambda seq: report(seq, records=SLOW_D))
     assert not store.flush(clock())
     assert loop.publication.version == 4 and store.problem
+
+
+def test_another_declaration_takes_the_place_of_the_old_one_between_two_ticks(tmp_path: Path) -> None:
+    loop, clock = loop_in(tmp_path)
+    drive(loop, clock, 4, lambda seq: report(seq, records=turns(30), counts={"tpot": Count(30 * seq, seq)}))
+    slower = replace(SLOS[1], threshold_s=9.0)
+    more = Slo("more", Signal.SUCCESS, 0.99, None)
+    told: list[Declaration] = []
+
+    def wrong(declaration: Declaration) -> None:
+        raise RuntimeError("an observer")
+
+    loop.redeclared += [wrong, told.append]
+    loop.redeclare(Declaration((SLOS[0], slower, more)))
+    assert told == [Declaration((SLOS[0], slower, more))]
+    assert loop.observer_errors == 1
+    assert loop.intake.counts() == {"later-ttft": Count(), "tpot": Count(), "more": Count()}
+    loop.accept(report(5, records=turns(30), counts={"more": Count(3, 1)}), clock())
+    clock.advance(loop.config.tick_s)
+    outputs = loop.tick(clock())
+    assert outputs is not None
+    readings = {each.slo.name: each for each in outputs.models["m"].readings}
+    assert readings["later-ttft"].value_s is not None, "its window went on"
+    assert readings["tpot"].slo.threshold_s == 9.0
+    loop.save_counts()
+    loop.store.flush(clock())
+    assert loop.store.restore((SLOS[0], slower, more)).counts["more"] == Count(3, 1)

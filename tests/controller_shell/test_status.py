@@ -8,8 +8,9 @@ import pytest
 
 from controller.feasibility import TICKS
 from controller.pin import PinFile
-from controller.status import headline, problems, promise, seconds
+from controller.status import headline, problems, seconds
 from slos.objective import Match, Signal, Slo
+from slos.promise import promise
 from tests.controller_shell.reports import drive, loop_in, report, turns
 
 

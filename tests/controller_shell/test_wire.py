@@ -25,13 +25,19 @@ from router.wire import (
 )
 from slos.counts import Count
 from slos.objective import Outcome
+from slos.terms import NO_TERMS, Terms
 from tests.controller.records import failed, record
 from tests.controller_shell.reports import report
 
 FULL = report(
     7,
-    records=(record(), failed(outcome=Outcome.TIMED_OUT), record(local=False, turn=1)),
-    waiting=(WaitingTurn("m", 2, True, 1.5),),
+    records=(
+        replace(record(), terms=Terms(ttft_s=0.5)),
+        failed(outcome=Outcome.TIMED_OUT),
+        record(local=False, turn=1),
+    ),
+    waiting=(WaitingTurn("m", 2, True, 1.5, Terms("gold", "assistants", 0.2, 0.05)),),
+    revisions={"tpot": "0123456789ab"},
     counts={"tpot": Count(10, 1, 2)},
     pin_x=0.25,
     metrics='# TYPE a gauge\na{b="ü"} 1\n',
@@ -53,6 +59,23 @@ def test_fields_that_a_later_version_adds_are_ignored_and_those_an_earlier_one_l
     wire["invented"] = [1]
     del wire["prices"], wire["metrics"]
     assert report_from_wire(wire) == replace(FULL, prices={}, metrics="")
+
+
+def test_reports_from_before_there_were_terms_and_revisions_are_read_as_saying_nothing() -> None:
+    wire = json.loads(json.dumps(report_to_wire(FULL)))
+    del wire["revisions"]
+    for each in (*wire["records"], *wire["waiting"]):
+        del each["terms"]
+    old = report_from_json(json.dumps(wire).encode())
+    assert {each.terms for each in old.records} | {each.terms for each in old.waiting} == {NO_TERMS}
+    assert old.revisions == {}
+
+
+@pytest.mark.parametrize("deadline_s", [0.0, -1.0])
+def test_a_deadline_that_is_none_is_refused(deadline_s: float) -> None:
+    bad = replace(FULL, waiting=(WaitingTurn("m", 2, True, 1.5, Terms(ttft_s=deadline_s)),))
+    with pytest.raises(WireError, match="deadline"):
+        report_from_json(report_to_json(bad))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slos.counts import Count, SloCounts
+from slos.counts import MAX_ASIDE, Count, SloCounts
 from slos.objective import Verdict
 
 verdicts = st.lists(st.tuples(st.sampled_from(["a", "b"]), st.sampled_from(Verdict)), max_size=30)
@@ -70,3 +70,32 @@ def test_the_increase_between_two_snapshots_is_what_was_counted_between_them(fir
 @given(verdicts)
 def test_there_are_never_more_bad_than_valid_turns(pairs):
     assert all(0 <= count.bad <= count.valid for count in counted(pairs).snapshot().values())
+
+
+def test_a_reload_keeps_what_means_the_same_and_begins_anew_what_changed():
+    counts = SloCounts({"a": "1", "b": "1", "c": "1"})
+    for name in "abc":
+        counts.add(name, Verdict.BAD)
+    counts.redeclare({"a": "1", "b": "2", "d": "1"})
+    assert counts.snapshot() == {"a": Count(1, 1), "b": Count(), "d": Count()}
+    assert counts.revisions == {"a": "1", "b": "2", "d": "1"}
+
+
+def test_a_change_that_is_taken_back_goes_on_where_it_stopped():
+    counts = SloCounts({"a": "1"})
+    counts.add("a", Verdict.GOOD)
+    counts.redeclare({"a": "2"})
+    counts.add("a", Verdict.BAD)
+    counts.redeclare({"a": "1"})
+    counts.add("a", Verdict.GOOD)
+    assert counts.snapshot() == {"a": Count(2, 0)}
+    counts.redeclare({"a": "2"})
+    assert counts.snapshot() == {"a": Count(1, 1)}
+
+
+def test_what_is_set_aside_is_bounded():
+    counts = SloCounts({"a": "0"})
+    for at in range(MAX_ASIDE + 50):
+        counts.add("a", Verdict.GOOD)
+        counts.redeclare({"a": str(at + 1)})
+    assert len(counts._aside) == MAX_ASIDE

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slos.objective import STREAMED, Match, Measured, Outcome, Signal, Slo, Verdict, judge
+from slos.objective import STREAMED, Condition, Match, Measured, Outcome, Signal, Slo, Verdict, judge
 from slos.terms import NO_TERMS, Terms
 
 GOOD, BAD, EXCLUDED = Verdict.GOOD, Verdict.BAD, Verdict.EXCLUDED
@@ -191,3 +191,129 @@ def test_a_looser_threshold_never_makes_a_turn_bad(turn: Turn, latency: Slo, fac
     looser = replace(latency, threshold_s=(latency.threshold_s or 0.0) * factor)
     if judge(looser, turn) is BAD:
         assert judge(latency, turn) is BAD
+
+
+# -- goodput ---------------------------------------------------------------------------------------------------------
+
+GOODPUT = Slo(
+    "good-turns",
+    Signal.GOODPUT,
+    0.97,
+    None,
+    conditions=(Condition(Signal.TTFT, 1.0), Condition(Signal.TPOT, 1.0), Condition(Signal.SUCCESS)),
+)
+LATENCY_ONLY = replace(GOODPUT, conditions=GOODPUT.conditions[:2])
+
+
+@pytest.mark.parametrize(
+    ("turn", "verdict"),
+    [
+        (Turn(), GOOD),
+        (Turn(ttft_s=2.0), BAD),
+        (Turn(tpot_s=2.0), BAD),
+        (Turn(tpot_s=None, output_tokens=1), EXCLUDED),
+        (Turn(ttft_s=2.0, tpot_s=None, output_tokens=1), BAD),
+        (Turn(streaming=False), EXCLUDED),
+        (Turn(streaming=False, outcome=Outcome.FAILED), BAD),
+        (Turn(outcome=Outcome.FAILED), BAD),
+        (Turn(outcome=Outcome.TIMED_OUT), BAD),
+        (replace(UNSERVED, outcome=Outcome.REJECTED), BAD),
+        (Turn(outcome=Outcome.CLIENT_ERROR), EXCLUDED),
+        (Turn(outcome=Outcome.CLIENT_GONE), EXCLUDED),
+        (Turn(outcome=Outcome.CLIENT_GONE, tpot_s=2.0), BAD),
+        (replace(UNSERVED, outcome=Outcome.CLIENT_GONE, waited_s=0.9), EXCLUDED),
+        (replace(UNSERVED, outcome=Outcome.CLIENT_GONE, waited_s=1.0), BAD),
+    ],
+)
+def test_goodput_is_bad_by_one_bad_condition_else_unknown_by_one_unknown(turn: Turn, verdict: Verdict):
+    assert judge(GOODPUT, turn) is verdict
+
+
+def test_a_rejected_turn_spends_no_goodput_that_does_not_promise_success():
+    assert judge(LATENCY_ONLY, ended(Outcome.REJECTED)) is EXCLUDED
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"conditions": ()},
+        {"conditions": (Condition(Signal.GOODPUT),)},
+        {"conditions": (Condition(Signal.TTFT, 0.0),)},
+        {"conditions": (Condition(Signal.SUCCESS, 1.0),)},
+        {"conditions": (Condition(Signal.TTFT),)},
+    ],
+)
+def test_goodput_of_conditions_that_promise_nothing_is_refused(changes):
+    with pytest.raises(ValueError, match="good-turns"):
+        replace(GOODPUT, **changes)
+
+
+# -- what a request says of itself ------------------------------------------------------------------------------------
+
+SOON = Terms(ttft_s=0.2)
+ASKED = Slo("asked", Signal.TTFT, 0.99, None, Match(asked=True))
+
+
+def test_a_turn_with_its_own_deadline_is_judged_by_it_and_by_no_other_of_that_signal():
+    assert judge(slo(Signal.TTFT), Turn(terms=SOON)) is EXCLUDED
+    assert judge(ASKED, Turn(terms=SOON)) is BAD
+    assert judge(ASKED, Turn(ttft_s=0.2, terms=SOON)) is GOOD
+    assert judge(ASKED, Turn()) is EXCLUDED
+
+
+@pytest.mark.parametrize("signal", [Signal.TPOT, Signal.ITL, Signal.E2E])
+def test_a_deadline_of_one_signal_leaves_the_others_to_what_is_declared(signal: Signal):
+    assert judge(slo(signal), Turn(terms=SOON)) is GOOD
+    assert judge(SUCCESS, Turn(terms=SOON)) is GOOD
+
+
+def test_a_deadline_on_tokens_is_one_of_tpot_and_of_itl():
+    slow = Turn(terms=Terms(tpot_s=0.1))
+    for signal in (Signal.TPOT, Signal.ITL):
+        assert judge(slo(signal), slow) is EXCLUDED
+        assert judge(Slo("own", signal, 0.99, None, Match(asked=True)), slow) is BAD
+
+
+def test_goodput_by_own_deadlines_needs_those_that_were_set():
+    own = replace(LATENCY_ONLY, match=Match(asked=True), conditions=(Condition(Signal.TTFT), Condition(Signal.TPOT)))
+    assert judge(own, Turn(terms=SOON)) is BAD
+    assert judge(own, Turn(terms=Terms(ttft_s=0.6))) is GOOD, "no deadline for its tokens was set"
+    assert judge(own, Turn(terms=Terms(ttft_s=0.6, tpot_s=0.1))) is BAD
+    assert judge(own, Turn()) is EXCLUDED
+    assert judge(GOODPUT, Turn(terms=SOON)) is EXCLUDED
+
+
+@pytest.mark.parametrize(
+    ("asked", "plain", "own"), [(None, GOOD, GOOD), (True, EXCLUDED, GOOD), (False, GOOD, EXCLUDED)]
+)
+def test_success_may_be_of_turns_that_set_a_deadline_or_of_the_others(asked, plain: Verdict, own: Verdict):
+    answers = replace(SUCCESS, match=Match(asked=asked))
+    assert judge(answers, Turn()) is plain
+    assert judge(answers, Turn(terms=SOON)) is own
+
+
+def test_a_client_that_left_had_waited_as_long_as_it_had_asked_for():
+    left = replace(UNSERVED, outcome=Outcome.CLIENT_GONE, terms=SOON)
+    assert judge(ASKED, replace(left, waited_s=0.2)) is BAD
+    assert judge(ASKED, replace(left, waited_s=0.1)) is EXCLUDED
+
+
+def test_a_threshold_of_its_own_needs_turns_that_have_one():
+    with pytest.raises(ValueError, match="need not ask"):
+        Slo("x", Signal.TTFT, 0.99, None)
+    with pytest.raises(ValueError, match="need not ask"):
+        Slo("x", Signal.E2E, 0.99, None, Match(asked=True))
+
+
+def test_classes_and_tenants_are_allow_lists():
+    gold = replace(SUCCESS, match=Match(classes=("gold", "silver"), tenants=("assistants",)))
+    assert judge(gold, Turn(terms=Terms("gold", "assistants"))) is GOOD
+    assert judge(gold, Turn(terms=Terms("silver", "assistants"))) is GOOD
+    for terms in (
+        Terms(),
+        Terms("gold"),
+        Terms("gold", "batch"),
+        Terms("", "assistants"),
+        Terms("bronze", "assistants"),
+    ):
+        assert judge(gold, Turn(terms=terms)) is EXCLUDED

@@ -222,8 +222,8 @@ def test_a_good_file_is_read_back_line_by_line(slo_file):
     result = run("slo", "check", path)
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
-        f"{path}: later-ttft: 99.000% of turns ttft <= 1500 ms",
-        f"{path}: tpot: 99.000% of turns tpot <= 40 ms",
+        f"{path}: later-ttft: 99 % of later turns: TTFT at most 1.5 s",
+        f"{path}: tpot: 99 % of turns: TPOT at most 40 ms",
     ]
 
 
@@ -239,7 +239,8 @@ def test_all_problems_of_all_files_are_shown_in_one_run(slo_file, tmp_path):
     good.write_text(dedent(GOOD), encoding="utf-8")
     result = run("slo", "check", bad, good, tmp_path / "none.yaml")
     assert result.exit_code == 2
-    assert [line.split(" ")[1] for line in result.stderr.splitlines()] == ["E203", "E203", "E110"]
+    codes = [line.split(" ")[1] for line in result.stderr.splitlines()]
+    assert [code for code in codes if code[0] == "E"] == ["E203", "E203", "E110"]
     assert f"{good}: tpot" in result.stdout
 
 
