@@ -24,6 +24,7 @@ import yaml
 from emulator.profiles import PROFILES
 from router.pin import Pin, write_pin
 from slos.objective import Slo
+from slos.write import slo_values
 
 START_S = 90.0
 STOP_S = 15.0
@@ -156,7 +157,7 @@ async def _serve(
         "state_dir": str(folder / "state"),
         "source": source,
         "models": {installation.model: model},
-        "slos": [_slo(slo) for slo in slos],
+        "slos": [slo_values(slo) for slo in slos],
         "router": {"drain": "5s"},
     }
     if pin_x is not None:
@@ -208,15 +209,6 @@ def _tail(log: Path) -> str:
     with suppress(OSError):
         return "\n".join(log.read_text(errors="replace").splitlines()[-8:])
     return "(no output)"
-
-
-def _slo(slo: Slo) -> dict[str, object]:
-    entry: dict[str, object] = {"name": slo.name, "signal": slo.signal.value, "percent": round(slo.objective * 100, 6)}
-    if slo.threshold_s is not None:
-        entry["max"] = f"{slo.threshold_s * 1e3:g}ms"
-    if slo.match.turn_min > 1:
-        entry["match"] = {"turn": f">={slo.match.turn_min}"}
-    return entry
 
 
 def free_port() -> int:

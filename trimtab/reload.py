@@ -207,7 +207,7 @@ def on_hangup(kick: Callable[[], None]) -> Iterator[None]:
 
     def hangup() -> None:
         if had_terminal and not ignored and not has_terminal():
-            os.kill(os.getpid(), signal.SIGTERM)
+            end_process()
         else:
             kick()
 
@@ -221,6 +221,11 @@ def on_hangup(kick: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         loop.remove_signal_handler(signal.SIGHUP)
+
+
+def end_process() -> None:
+    """As SIGTERM does."""
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def has_terminal() -> bool:

@@ -216,3 +216,17 @@ def test_only_models_that_the_slo_covers_are_told_of():
     only_n = Slo("n-ttft", Signal.TTFT, 0.99, 2.0, Match(("n",)))
     assert doing(only_n, Outputs(None, {"m": output(), "n": output(price=1.0)})).endswith("(p = 1)")
     assert "no turn" in doing(only_n, Outputs(None, {"m": output()}))
+
+
+def test_another_declaration_keeps_the_alerts_of_what_still_means_the_same():
+    fleet = Fleet()
+    fleet.run(1, 0.0)
+    fleet.run(10, 0.5)
+    assert fleet.alerting.alerts()[TTFT.name].state is State.FIRING
+    slower = Slo(TPOT.name, Signal.TPOT, 0.99, 9.0)
+    fleet.alerting.redeclare((TTFT, slower))
+    assert fleet.alerting.alerts()[TTFT.name].state is State.FIRING
+    assert fleet.alerting.alerts()[TPOT.name].state is State.UNKNOWN
+    assert fleet.alerting.window(TPOT.name) == Count()
+    fleet.alerting.redeclare((slower,))
+    assert fleet.alerting.firing() == {}

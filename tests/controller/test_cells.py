@@ -6,10 +6,11 @@ from math import inf
 import pytest
 
 from controller import cells
-from controller.cells import CellCount, Tallies
+from controller.cells import MIN_SAMPLES, CellCount, Tallies
 from router.core import Waiting
 from router.turn import Route
 from slos.objective import Match, Outcome, Signal, Slo
+from slos.terms import NO_TERMS, Terms
 from tests.controller.records import MODEL, TPOT, TTFT, failed, record
 
 SLOS = (TTFT, TPOT)
@@ -171,3 +172,36 @@ def test_the_number_of_cells_is_bounded_and_what_is_dropped_is_counted(monkeypat
     tallies.fold(record(cell="c0"))
     assert len(tallies.cells) == 3 and tallies.cells_dropped == 2
     assert tallies.cells["c0", Route.APPEND_LOCAL].n == 2
+
+
+def test_a_turn_that_asked_for_a_deadline_of_its_own_is_no_sample_of_that_signal_and_does_not_wait_for_it():
+    tally = Tallies(MODEL, (TTFT, TPOT))
+    own = Terms(ttft_s=60.0)
+    for _ in range(MIN_SAMPLES):
+        tally.fold(replace(record(ttft_s=9.0), terms=own))
+        tally.fold(record(ttft_s=0.5))
+    late = [Waiting(MODEL, 2, True, 30.0, own)]
+    ttft, tpot = tally.readings(late, 1.0)
+    assert ttft.value_s == 0.5
+    assert tpot.value_s is not None
+    assert tally.readings([replace(late[0], terms=NO_TERMS)], 2.0)[0].value_s == 30.0
+
+
+def test_only_turns_of_its_class_are_samples_of_an_slo_with_one():
+    gold = replace(TTFT, match=replace(TTFT.match, classes=("gold",)))
+    tally = Tallies(MODEL, (gold,))
+    for _ in range(MIN_SAMPLES):
+        tally.fold(record(ttft_s=9.0))
+        tally.fold(replace(record(ttft_s=0.5), terms=Terms("gold")))
+    (reading,) = tally.readings((), 1.0)
+    assert reading.value_s == 0.5
+
+
+def test_a_window_goes_on_under_another_declaration_that_still_has_its_slo():
+    tally = Tallies(MODEL, (TTFT, TPOT))
+    for _ in range(MIN_SAMPLES):
+        tally.fold(record())
+    tally.redeclare((replace(TPOT, threshold_s=9.0), TTFT))
+    values = {each.slo.name: each.value_s for each in tally.readings((), 1.0)}
+    assert values[TTFT.name] is not None
+    assert values[TPOT.name] is None

@@ -5,7 +5,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slos.objective import Match, Signal, Slo
+from slos.objective import Condition, Match, Signal, Slo
 from slos.reduce import Binding, Driving, SloReading, binding, driving
 
 TTFT = Slo("ttft", Signal.TTFT, 0.99, 2.0)
@@ -76,3 +76,10 @@ def test_no_reading_of_a_side_is_worse_than_the_one_that_drives_it(rows):
             assert driver is not None
             assert driver.severity is not None
             assert driver.severity >= row.severity
+
+
+def test_goodput_and_deadlines_of_requests_are_judged_and_never_drive():
+    own = Slo("own", Signal.TTFT, 0.99, None, Match(asked=True))
+    goodput = Slo("good", Signal.GOODPUT, 0.9, None, conditions=(Condition(Signal.TTFT, 1.0),))
+    drives = driving((own, goodput), "m")
+    assert (drives.ttft, drives.tpot, drives.judged_only) == ((), (), (own, goodput))

@@ -3,7 +3,7 @@
 import pytest
 
 from slos.counts import Count
-from slos.objective import Match, Signal, Slo
+from slos.objective import Condition, Match, Signal, Slo
 from slos.wording import MAX_DOING, breach, duration, percent, recovery
 
 LATER = Slo("later-ttft", Signal.TTFT, 0.99, 2.0, Match(turn_min=2))
@@ -60,3 +60,18 @@ def test_durations_have_their_unit(seconds: float, text: str):
 def test_an_empty_window_and_a_long_story_are_no_trouble():
     text = breach(LATER, Count(), 300.0, "x" * 5000)
     assert "0 % of 0 later turns" in text and len(text) < MAX_DOING + 250
+
+
+def test_goodput_and_own_deadlines_are_told_by_what_was_not_got():
+    goodput = Slo(
+        "good",
+        Signal.GOODPUT,
+        0.97,
+        None,
+        conditions=(Condition(Signal.TTFT, 0.5), Condition(Signal.SUCCESS)),
+    )
+    assert "users did not get TTFT at most 500 ms and success in 10 % of 100 turns" in breach(
+        goodput, Count(100, 10), 300.0, "x"
+    )
+    own = Slo("own", Signal.TTFT, 0.99, None, Match(asked=True))
+    assert "users did not get TTFT within the deadline asked for" in breach(own, Count(100, 10), 300.0, "x")

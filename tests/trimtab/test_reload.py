@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,10 @@ import pytest
 from slos.policy import Declaration
 from slos.problem import SpecError
 from slos.spec import load_slos
+from trimtab import reload
+from trimtab.processes import StartError
 from trimtab.reload import Reloader, ReloadState, difference, fresh, read_declared
+from trimtab.router_process import tenant_keys
 from trimtab.settings import Settings, load_settings
 
 GOOD = "version: 1\nslos:\n  - {name: ttft, objective: p99(ttft) <= 2s}\n"
@@ -217,3 +221,73 @@ def test_a_reload_is_told_by_the_names_of_what_changed():
     after = load_slos(OTHER + "  - {name: same, objective: success >= 90%}\n", "x")
     assert difference(before, after) == "new answers, same; changed ttft; gone gone; 0 as before"
     assert difference(after, after) == "3 as before"
+
+
+# -- SIGHUP ------------------------------------------------------------------------------------------------------------
+
+
+def hang_up(monkeypatch: pytest.MonkeyPatch, *, terminals: list[bool], ignored: bool = False) -> tuple[int, int]:
+    """(times the file was read, times the process was told to end) of one SIGHUP. `terminals`: whether there is one, at
+    the start and when the signal comes."""
+    read, ended = [], []
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    answers = iter(terminals)
+    monkeypatch.setattr(reload, "has_terminal", lambda: next(answers))
+    monkeypatch.setattr(reload, "end_process", lambda: ended.append(1))
+
+    async def scene() -> None:
+        with reload.on_hangup(lambda: read.append(1)):
+            os.kill(os.getpid(), signal.SIGHUP)
+            while not read and not ended:
+                await asyncio.sleep(0.01)
+
+    try:
+        asyncio.run(asyncio.wait_for(scene(), 20.0))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    return len(read), len(ended)
+
+
+@pytest.mark.parametrize(
+    ("terminals", "ignored", "read"),
+    [
+        ([False, False], False, True),  # a service
+        ([True, True], False, True),  # kill -HUP from elsewhere
+        ([True, False], False, False),  # the terminal closed
+        ([True, False], True, True),  # nohup
+    ],
+)
+def test_a_hangup_reads_the_file_unless_it_is_that_of_the_terminal(monkeypatch, terminals, ignored, read: bool):
+    assert hang_up(monkeypatch, terminals=terminals, ignored=ignored) == ((1, 0) if read else (0, 1))
+
+
+# -- tenants -----------------------------------------------------------------------------------------------------------
+
+
+def test_keys_of_tenants_come_from_the_environment_and_into_no_message(monkeypatch):
+    monkeypatch.setenv("A", "sk-1, sk-2")
+    monkeypatch.setenv("B", "sk-3")
+    settings = Settings(tenants=(("assistants", "A"), ("batch", "B")))
+    assert tenant_keys(settings) == {"sk-1": "assistants", "sk-2": "assistants", "sk-3": "batch"}
+    monkeypatch.setenv("B", "sk-2")
+    with pytest.raises(StartError, match="assistants and batch have a key in common") as both:
+        tenant_keys(settings)
+    monkeypatch.delenv("B")
+    with pytest.raises(StartError, match="variable B") as missing:
+        tenant_keys(settings)
+    assert "sk-" not in str(both.value) + str(missing.value)
+
+
+def test_a_tenant_that_nobody_names_is_refused_at_its_line(tmp_path: Path):
+    text = INLINE.replace("2s}", "2s, match: {tenant: [assistants, asistants]}}")
+    path = tmp_path / "trimtab.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(SpecError) as refused:
+        load_settings(path)
+    (problem,) = refused.value.problems
+    assert (problem.line, problem.code, problem.fix) == (5, "E211", "did you mean assistants?")
+    settings = replace(
+        Settings(decode=("http://h:1",)), declaration=load_slos(GOOD.replace("2s", "2s, match: {tenant: t}"), "x")
+    )
+    with pytest.raises(ValueError, match=r"router\.tenants"):
+        settings.checked()
