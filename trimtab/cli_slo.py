@@ -4,6 +4,7 @@ running installation."""
 from __future__ import annotations
 
 import json
+import re
 import urllib.request
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -25,6 +26,7 @@ from slos.spec import check_slos, load_slos
 from slos.write import to_yaml
 
 from .console import check_target, err, fail
+from .settings import check_settings
 
 LIVE_TIMEOUT_S = 5.0
 
@@ -46,7 +48,7 @@ To = Annotated[Path | None, typer.Option("--to", help="Write to this file instea
 
 @slo_app.command("check")
 def check(
-    files: Annotated[list[Path], typer.Argument(help="SLO files.")],
+    files: Annotated[list[Path], typer.Argument(help="SLO files, or a trimtab.yaml that holds SLOs.")],
     rps: Rps = None,
     strict: Annotated[bool, typer.Option("--strict", help="Advice (W codes) fails too.")] = False,
     how: Annotated[Format, typer.Option("--format", help="text, json or github.")] = Format.TEXT,
@@ -126,7 +128,10 @@ def _load(path: Path) -> Declaration:
 
 def _checked(path: Path, rps: float | None) -> tuple[Declaration | None, Sequence[Problem]]:
     try:
-        return check_slos(read_text(path), str(path), rps)
+        text = read_text(path)
+        if re.search(r"^models:", text, re.MULTILINE):
+            return check_settings(text, str(path), path.parent, rps)
+        return check_slos(text, str(path), rps)
     except SpecError as error:
         return None, error.problems
 

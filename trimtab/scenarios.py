@@ -89,6 +89,8 @@ def with_slos(scenario: Scenario, slos: Sequence[Slo]) -> Scenario:
     for slo in slos:
         if slo.signal not in (Signal.TTFT, Signal.TPOT):
             continue
+        if slo.by_request:
+            raise ValueError(f"{slo.name}: the turns of a scenario set no deadline; write a limit such as 2s")
         if slo.objective != 0.99:
             raise ValueError(f"{slo.name}: a scenario is judged by P99, not P{slo.objective * 100:g}; write p99(...)")
         if not slo.match.covers(model, 2, True):

@@ -227,6 +227,26 @@ def load_settings(path: Path) -> Settings:
 def parse_settings(text: str, source: str, folder: Path) -> Settings:
     """Settings from YAML text; file names in it are relative to `folder`. Raises SpecError."""
     problems = Problems(source)
+    values = _read(text, problems, folder)
+    problems.raise_any()
+    return Settings(**values)  # type: ignore[arg-type]
+
+
+def check_settings(
+    text: str, source: str, folder: Path, rps: float | None = None
+) -> tuple[Declaration | None, tuple[Problem, ...]]:
+    """What a trimtab.yaml declares, with the advice on it; where there are mistakes, None and only these."""
+    problems = Problems(source)
+    declaration = _read(text, problems, folder, rps).get("declaration", UNDECLARED)
+    found = sorted(problems, key=lambda problem: (problem.line, problem.column))
+    mistakes = tuple(each for each in found if not each.advice)
+    if mistakes or not isinstance(declaration, Declaration):
+        return None, mistakes
+    return declaration, tuple(found)
+
+
+def _read(text: str, problems: Problems, folder: Path, rps: float | None = None) -> dict[str, object]:
+    """The values of `Settings` that the text gives."""
     root = compose(text, problems)
     keys = (
         "version",
@@ -242,30 +262,30 @@ def parse_settings(text: str, source: str, folder: Path) -> Settings:
     )
     top = fields(root, keys) if root else None
     values: dict[str, object] = {}
-    if root is not None and top is not None:
-        if "version" not in top:
-            root.complain("E103", "version is missing", "write version: 1 on the first line")
-        elif scalar(top["version"], "1") not in (None, "1"):
-            top["version"].complain("E112", "is not known", "write 1")
-        reader = _Reader(values, folder)
-        reader.read(top)
-        declaration, tenants = values.get("declaration"), values.get("tenants", ())
-        if isinstance(declaration, Declaration) and isinstance(tenants, tuple):
-            for each in unknown_tenants(declaration, tenants):
-                inline = "slos" in top
-                spot = top["slos" if inline else "slo_file"]
-                line, column = (each.line, 1) if inline else (spot.line, spot.mark.column + 1)
-                problems.add(line, column, each.code, each.message, each.fix)
-    problems.raise_any()
-    return Settings(**values)  # type: ignore[arg-type]
+    if root is None or top is None:
+        return values
+    if "version" not in top:
+        root.complain("E103", "version is missing", "write version: 1 on the first line")
+    elif scalar(top["version"], "1") not in (None, "1"):
+        top["version"].complain("E112", "is not known", "write 1")
+    _Reader(values, folder, rps).read(top)
+    declaration, tenants = values.get("declaration"), values.get("tenants", ())
+    if isinstance(declaration, Declaration) and isinstance(tenants, tuple):
+        for each in unknown_tenants(declaration, tenants):
+            inline = "slos" in top
+            spot = top["slos" if inline else "slo_file"]
+            line, column = (each.line, 1) if inline else (spot.line, spot.mark.column + 1)
+            problems.add(line, column, each.code, each.message, each.fix)
+    return values
 
 
 class _Reader:
     """Puts the values of a file under the names of `Settings`."""
 
-    def __init__(self, values: dict[str, object], folder: Path) -> None:
+    def __init__(self, values: dict[str, object], folder: Path, rps: float | None = None) -> None:
         self._values = values
         self._folder = folder
+        self._rps = rps
 
     def read(self, top: dict[str, Spot]) -> None:
         if "listen" in top:
@@ -283,7 +303,7 @@ class _Reader:
             top["slo_file"].complain("E210", f"stands beside {', '.join(beside)}", "keep one of them")
         elif "slos" in top:
             source = top["slos"].problems.source
-            self._values["declaration"] = read_declaration(top, source)
+            self._values["declaration"] = read_declaration(top, source, self._rps)
             self._values["slo_path"], self._values["slo_inline"] = str(Path(source).resolve()), True
         elif beside:
             top[beside[0]].complain("E103", "slos is missing beside it", "list at least one objective under slos:")

@@ -27,6 +27,7 @@ BACKOFF_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
 STEADY_S = 30.0
 """A child that ran as long is started again at once."""
 CONTROL_STOP_S = 10.0
+LISTENS_S = 5.0
 
 
 @dataclass(slots=True)
@@ -100,7 +101,8 @@ class Supervisor:
             self._stopping = True
             return
         for child in self._children:
-            if child.process.poll() is None:
+            # One that has just started reads the file anyhow, and may not listen for the signal yet: it would end.
+            if child.process.poll() is None and time.monotonic() - child.started_s > LISTENS_S:
                 child.process.send_signal(signal.SIGHUP)
 
     def _end(self) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pty
 import signal
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -94,3 +97,39 @@ def test_an_edited_file_is_followed_by_all_processes_and_a_bad_one_by_none(tmp_p
                 await asyncio.gather(running, return_exceptions=True)
 
     asyncio.run(scene())
+
+
+WAITING = """
+import asyncio
+from trimtab.reload import on_hangup
+
+async def wait():
+    with on_hangup(lambda: print("READ", flush=True)):
+        print("READY", flush=True)
+        await asyncio.sleep(30)
+
+asyncio.run(wait())
+"""
+
+
+def test_a_terminal_that_closes_ends_the_process_and_a_hangup_from_elsewhere_does_not():
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-c", WAITING])
+    said = b""
+    while b"READY" not in said:
+        said += os.read(terminal, 1024)
+    os.kill(pid, signal.SIGHUP)
+    while b"READ\r\n" not in said:
+        said += os.read(terminal, 1024)
+    os.close(terminal)
+    for _ in range(200):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            break
+        time.sleep(0.05)
+    else:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        pytest.fail("it outlived its terminal")
+    assert os.WTERMSIG(status) == signal.SIGTERM

@@ -161,3 +161,17 @@ def test_a_running_installation_is_asked_whether_the_slos_count_anything(thin: P
     assert len(told) == 2 and "idle has counted no turn" in told[0] and "new is not declared" in told[1]
     assert "--live" in run("check", thin, "--live", "http://127.0.0.1:1").stderr
     assert "--live" in run("check", thin, "--live", "file:///etc/passwd").stderr
+
+
+def test_a_trimtab_yaml_that_holds_slos_is_checked_as_a_whole(tmp_path: Path):
+    path = tmp_path / "trimtab.yaml"
+    models = "models: {m: {decode: [http://127.0.0.1:1]}}\n"
+    path.write_text(THIN + models, encoding="utf-8")
+    result = run("check", path, "--rps", "0.1")
+    assert result.exit_code == 0
+    assert "W303" in result.stderr and "W501" in result.stderr and "ttft: 99 %" in result.stdout
+    path.write_text(THIN.replace("500ms", "500, match: {tenant: t}") + models + "listne: {}\n", encoding="utf-8")
+    result = run("check", path)
+    assert [line.split(" ")[1] for line in result.stderr.splitlines()] == ["E203", "E101"]
+    path.write_text(THIN.replace("500ms", "500ms, match: {tenant: t}") + models, encoding="utf-8")
+    assert "E211" in run("check", path).stderr

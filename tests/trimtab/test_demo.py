@@ -177,6 +177,7 @@ def test_other_promises_replace_those_of_the_scenario():
         ),
         ((TTFT, replace(TPOT, match=Match(("qwen*",)))), "tpot: match covers no second turn of llama-3.1-70b"),
         ((replace(TTFT, match=Match(turn_min=3)), TPOT), "later-ttft: match covers no second turn"),
+        ((replace(TTFT, threshold_s=None, match=Match(asked=True)), TPOT), "set no deadline; write a limit"),
     ],
 )
 def test_promises_that_the_demo_cannot_judge_are_refused(slos, message):
