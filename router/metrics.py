@@ -168,10 +168,9 @@ class RouterMetrics:
         unbound = self._show_unbound(declaration.slos)
         for slo in unbound:
             log.warning(
-                "%s: %g s is judged exactly from now on, and becomes a bucket bound of the histograms with the next "
-                "restart of the router",
+                "%s is judged exactly from now on, and its threshold becomes a bucket bound of the histograms with the "
+                "next restart of the router",
                 slo.name,
-                slo.threshold_s,
             )
         return unbound
 
@@ -179,8 +178,9 @@ class RouterMetrics:
         self._unbound.clear()
         unbound = []
         for slo in slos:
-            if slo.threshold_s is not None:
-                bound = canonical(slo.threshold_s) in self._bounds[slo.signal]
+            limits = [each for each in slo.needed if each.threshold_s is not None]
+            if limits:
+                bound = all(canonical(each.threshold_s or 0.0) in self._bounds[each.signal] for each in limits)
                 self._unbound.labels(slo.name).set(not bound)
                 unbound += [] if bound else [slo]
         return tuple(unbound)
@@ -230,7 +230,8 @@ class RouterMetrics:
 
 def bounds(base: Iterable[float], slos: Iterable[Slo], *signals: Signal) -> tuple[float, ...]:
     """The bucket bounds of a histogram: those that it always has, and every threshold of its signals."""
-    thresholds = {canonical(slo.threshold_s) for slo in slos if slo.signal in signals and slo.threshold_s is not None}
+    needed = (each for slo in slos for each in slo.needed if each.signal in signals)
+    thresholds = {canonical(each.threshold_s) for each in needed if each.threshold_s is not None}
     return tuple(sorted({*base, *thresholds}))
 
 

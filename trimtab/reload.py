@@ -22,10 +22,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slos.files import load_slo_file, read_text
-from slos.objective import Signal, Slo
+from slos.objective import Slo
 from slos.policy import Declaration
 from slos.problem import SpecError
-from slos.promise import seconds
 from slos.revisions import revisions
 
 from .settings import Settings, parse_settings, unknown_tenants
@@ -112,7 +111,6 @@ class Reloader:
         self.declaration = settings.declaration
         self.state = ReloadState(settings.slo_path, wall())
         self.hooks: list[Callable[[ReloadState], None]] = []
-        self._bounds = _thresholds(self.declaration)
         self._kicked = asyncio.Event()
         self._loaded: tuple[int, ...] | None = None
         self._before: tuple[int, ...] | None = None
@@ -164,7 +162,6 @@ class Reloader:
             reloads = self.state.reloads + 1
             self.state = ReloadState(self.state.source, self._wall(), None, (), reloads, self.state.failures)
             log.info("SLOs read again from %s: %s", self.state.source, difference(before, declaration))
-            self._say_bounds()
         elif recovered:
             self.state = replace(self.state, failed_at_s=None, problems=())
             log.info("%s is as it was when it was last good", self.state.source)
@@ -177,12 +174,6 @@ class Reloader:
                 hook(self.state)
             except Exception:
                 log.exception("somebody who waits for reloads went wrong")
-
-    def _say_bounds(self) -> None:
-        new = sorted(_thresholds(self.declaration) - self._bounds)
-        if new:
-            shown = ", ".join(f"{signal} {seconds(value_s)}" for signal, value_s in new)
-            log.warning("counted exactly from now on, and a histogram bound only after a restart: %s", shown)
 
 
 def difference(before: Declaration, after: Declaration) -> str:
@@ -243,12 +234,3 @@ def _looks(path: str) -> tuple[int, ...]:
     except OSError:
         return ()
     return (found.st_mtime_ns, found.st_ino, found.st_size, found.st_ctime_ns)
-
-
-def _thresholds(declaration: Declaration) -> frozenset[tuple[Signal, float]]:
-    return frozenset(
-        (each.signal, each.threshold_s)
-        for slo in declaration.slos
-        for each in slo.needed
-        if each.threshold_s is not None and each.signal is not Signal.E2E
-    )

@@ -30,6 +30,7 @@ from router.policy import Publication
 from router.recognition import Recogniser, Recognition
 from router.record import TurnRecord
 from router.upstream import Timeouts, Upstream
+from slos.policy import Declaration
 
 from .policies import artefacts, first_policy
 from .processes import StartError, admin_url, bound_socket, installation_secret, secret_from_env, state_dir
@@ -102,7 +103,12 @@ async def run_router(settings: Settings, name: str = "router-0") -> None:
             prefill_timeout_s=settings.first_byte_timeout_s,
         ),
     )
-    reloader = Reloader(settings, lambda declaration: core.redeclare(declaration.slos))
+
+    def redeclare(declaration: Declaration) -> None:
+        core.redeclare(declaration.slos)
+        metrics.redeclare(declaration)
+
+    reloader = Reloader(settings, redeclare)
     await upstream.start()
     try:
         await watch.probe_all()

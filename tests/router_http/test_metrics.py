@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from router.metrics import LATENCY_BUCKETS_S, RouterMetrics, bounds, page
-from slos.objective import Outcome, Signal, Slo
+from slos.objective import Condition, Outcome, Signal, Slo
 from slos.policy import Declaration
 from tests.controller.records import record
 
@@ -48,12 +49,22 @@ def test_bounds_are_spelled_in_one_way_and_never_twice():
     assert bounds(LATENCY_BUCKETS_S, slos, Signal.TTFT) == tuple(sorted({*LATENCY_BUCKETS_S, 4.2, 0.3}))
 
 
+def test_the_thresholds_of_goodput_are_bounds_too_and_one_that_is_none_is_told():
+    both = (Condition(Signal.TTFT, 0.45), Condition(Signal.TPOT, 0.033), Condition(Signal.SUCCESS))
+    goodput = Slo("good", Signal.GOODPUT, 0.97, None, conditions=both)
+    registry, metrics = made(goodput)
+    assert "0.45" in bucket_bounds(registry, "trimtab_ttft_seconds")
+    assert "0.033" in bucket_bounds(registry, "trimtab_tpot_seconds")
+    other = replace(goodput, conditions=(Condition(Signal.TTFT, 0.46), *both[1:]))
+    assert metrics.redeclare(Declaration((other,))) == (other,)
+
+
 def test_a_reload_says_which_thresholds_are_no_bounds_until_a_restart(caplog: pytest.LogCaptureFixture):
     registry, metrics = made(TTFT, TPOT)
     tighter, coarse = Slo("ttft", Signal.TTFT, 0.99, 0.4), Slo("coarse", Signal.TPOT, 0.95, 0.05)
     with caplog.at_level(logging.WARNING):
         assert metrics.redeclare(Declaration((tighter, coarse, SLOS[-1]))) == (tighter,)
-    assert "ttft: 0.4 s is judged exactly from now on" in caplog.text
+    assert "ttft is judged exactly from now on" in caplog.text
     unbound = {
         name: registry.get_sample_value("trimtab_slo_threshold_unbound", {"slo": name})
         for name in ("ttft", "coarse", "tpot")

@@ -134,17 +134,6 @@ def test_the_loop_wakes_up_for_a_signal(follower: Follower):
     asyncio.run(asyncio.wait_for(scene(), 20.0))
 
 
-def test_a_new_threshold_is_said_to_be_a_histogram_bound_only_after_a_restart(follower: Follower, caplog):
-    with caplog.at_level(logging.WARNING):
-        follower.write(OTHER)
-        follower.look()
-    assert "a histogram bound only after a restart: ttft 1 s" in caplog.text
-    caplog.clear()
-    follower.write(GOOD)
-    follower.look()
-    assert "histogram" not in caplog.text, "2 s was a bound from the start"
-
-
 def test_one_who_waits_for_reloads_and_goes_wrong_keeps_nobody_else_from_it(follower: Follower):
     def wrong(state: ReloadState) -> None:
         raise RuntimeError("a hook")
