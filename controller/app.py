@@ -25,10 +25,11 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from router.errors import Code, error_body
+from router.errors import Code
 from router.wire import WireError, publication_to_wire, report_from_json
 
 from . import exposition
+from .answers import TooLarge, answered, body_of, refused
 from .config import LOOPBACK, ControlConfig
 from .intake import IntakeFull
 from .loop import ControlLoop, TooManyPollers
@@ -41,10 +42,6 @@ MAX_REPORT_BYTES = 8 << 20
 MAX_API_BYTES = 4096
 POLL_S = 25.0
 MAX_HAVE = 256
-
-
-class _TooLarge(Exception):
-    pass
 
 
 def create_app(
@@ -61,32 +58,32 @@ def create_app(
     app.add_middleware(_Guard, config=config)
 
     @app.exception_handler(HTTPException)
-    async def refused(_: Request, error: HTTPException) -> Response:
-        return _error(error.status_code, Code.BAD_REQUEST, str(error.detail))
+    async def not_answered(_: Request, error: HTTPException) -> Response:
+        return refused(error.status_code, Code.BAD_REQUEST, str(error.detail))
 
     @app.exception_handler(RequestValidationError)
     async def malformed(_: Request, error: RequestValidationError) -> Response:
         told = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        return _error(400, Code.BAD_REQUEST, told)
+        return refused(400, Code.BAD_REQUEST, told)
 
     # -- routers -------------------------------------------------------------------------------------------------------
 
     @app.post("/internal/v1/turns")
     async def turns(request: Request) -> Response:
         try:
-            body = await _body(request, MAX_REPORT_BYTES)
-        except _TooLarge:
+            body = await body_of(request, MAX_REPORT_BYTES)
+        except TooLarge:
             collector.refused += 1
-            return _error(413, Code.TOO_LARGE, f"a report has at most {MAX_REPORT_BYTES} bytes")
+            return refused(413, Code.TOO_LARGE, f"a report has at most {MAX_REPORT_BYTES} bytes")
         try:
             accepted = loop.accept(report_from_json(body), loop.monotonic())
         except WireError as error:
             collector.refused += 1
-            return _error(400, Code.BAD_REQUEST, str(error))
+            return refused(400, Code.BAD_REQUEST, str(error))
         except IntakeFull as error:
             collector.refused += 1
-            return _error(503, Code.INTERNAL, str(error))
-        return _json({"accepted_seq": accepted})
+            return refused(503, Code.INTERNAL, str(error))
+        return answered({"accepted_seq": accepted})
 
     @app.get("/internal/v1/policy")
     async def policy_for_routers(
@@ -95,62 +92,62 @@ def create_app(
         try:
             publication = await loop.newer(after, min(wait_s, poll_s))
         except TooManyPollers as error:
-            return _error(503, Code.INTERNAL, str(error))
+            return refused(503, Code.INTERNAL, str(error))
         if publication is None:
             return Response(status_code=204)
         held = have.split(",", MAX_HAVE)
-        return _json(publication_to_wire(publication, config.documents, held))
+        return answered(publication_to_wire(publication, config.documents, held))
 
     # -- people --------------------------------------------------------------------------------------------------------
 
     @app.get("/api/v1/status")
     async def get_status() -> Response:
         pin = await asyncio.to_thread(look, config.state_dir)
-        return _json(status(loop, pin, version))
+        return answered(status(loop, pin, version))
 
     @app.get("/api/v1/series")
     async def get_series(minutes: float = Query(60.0, gt=0, le=MAX_MINUTES), model: str | None = None) -> Response:
-        return _json(await asyncio.to_thread(series, loop.store, loop.wall(), config, minutes, model))
+        return answered(await asyncio.to_thread(series, loop.store, loop.wall(), config, minutes, model))
 
     @app.get("/api/v1/slos")
     async def get_slos() -> Response:
-        return _json({"source": config.source, "slos": slo_rows(loop)})
+        return answered({"source": config.source, "slos": slo_rows(loop)})
 
     @app.get("/api/v1/policy")
     async def get_policy() -> Response:
         document = publication_to_wire(loop.publication, config.documents, list(config.documents))
         del document["tables"]
-        return _json({"source": config.source, "published_at": iso(loop.published_at_s), **document})
+        return answered({"source": config.source, "published_at": iso(loop.published_at_s), **document})
 
     @app.get("/api/v1/audit")
     async def get_audit(limit: int = Query(100, ge=1, le=1000)) -> Response:
         rows = await asyncio.to_thread(loop.store.audits, limit)
-        return _json(
+        return answered(
             {"audit": [{"at": iso(r.at_s), "actor": r.actor, "action": r.action, "detail": r.detail} for r in rows]}
         )
 
     @app.get("/api/v1/pin")
     async def get_pin() -> Response:
         pin = await asyncio.to_thread(look, config.state_dir)
-        return _json(pin_document(loop, pin, loop.monotonic()))
+        return answered(pin_document(loop, pin, loop.monotonic()))
 
     @app.post("/api/v1/pin")
     async def post_pin(request: Request) -> Response:
         try:
-            x, by = _wanted(await _body(request, MAX_API_BYTES))
-        except _TooLarge:
-            return _error(413, Code.TOO_LARGE, f"a pin has at most {MAX_API_BYTES} bytes")
+            x, by = _wanted(await body_of(request, MAX_API_BYTES))
+        except TooLarge:
+            return refused(413, Code.TOO_LARGE, f"a pin has at most {MAX_API_BYTES} bytes")
         except ValueError as error:
-            return _error(400, Code.BAD_REQUEST, str(error))
+            return refused(400, Code.BAD_REQUEST, str(error))
         at_s = loop.wall()
         try:
             pin = await asyncio.to_thread(put, config.state_dir, x, by, iso(at_s))
         except OSError as error:
-            return _error(500, Code.INTERNAL, f"the pin could not be written to {config.state_dir}: {error.strerror}")
+            return refused(500, Code.INTERNAL, f"the pin could not be written to {config.state_dir}: {error.strerror}")
         row = noticed(pin.pin, await asyncio.to_thread(loop.store.audits), at_s, by)
         if row is not None:
             loop.store.audit(row)
-        return _json(pin_document(loop, pin, loop.monotonic()))
+        return answered(pin_document(loop, pin, loop.monotonic()))
 
     # -- machines ------------------------------------------------------------------------------------------------------
 
@@ -163,7 +160,7 @@ def create_app(
             "tick_age_s": round(now_s - loop.ticked_s, 2),
             "problems": problems(loop, PinFile(), now_s),
         }
-        return _json(body, 503 if late else 200)
+        return answered(body, 503 if late else 200)
 
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:
@@ -208,13 +205,13 @@ def _refusal(request: Request, config: ControlConfig) -> Response | None:
     internal = request.url.path.startswith("/internal/")
     changes = request.method not in ("GET", "HEAD")
     if not internal and changes and not _same_site(request, config):
-        return _error(403, Code.BAD_REQUEST, "a change has to be JSON and to come from this site")
+        return refused(403, Code.BAD_REQUEST, "a change has to be JSON and to come from this site")
     if config.token and (internal or changes):
         given = request.headers.get("authorization", "").encode("utf-8", "replace")
         if not hmac.compare_digest(given, f"Bearer {config.token}".encode()):
-            refused = _error(401, Code.UNAUTHORIZED, "a token is needed: Authorization: Bearer ...")
-            refused.headers["www-authenticate"] = "Bearer"
-            return refused
+            refusal = refused(401, Code.UNAUTHORIZED, "a token is needed: Authorization: Bearer ...")
+            refusal.headers["www-authenticate"] = "Bearer"
+            return refusal
     return None
 
 
@@ -226,17 +223,6 @@ def _same_site(request: Request, config: ControlConfig) -> bool:
     if origin is not None and urlsplit(origin).netloc != host:
         return False
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
-
-
-async def _body(request: Request, limit: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit:
-            raise _TooLarge
-        parts.append(part)
-    return b"".join(parts)
 
 
 def _wanted(body: bytes) -> tuple[float | None, str]:
@@ -255,12 +241,3 @@ def _wanted(body: bytes) -> tuple[float | None, str]:
     if isinstance(x, bool) or not isinstance(x, int | float) or not 0 <= x <= 1:
         raise ValueError('"x" is the share of later turns that goes local, 0..1, or null')
     return float(x), by[:200]
-
-
-def _json(value: object, status_code: int = 200) -> Response:
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    return Response(text, status_code=status_code, media_type="application/json")
-
-
-def _error(status_code: int, code: Code, message: str) -> Response:
-    return Response(error_body(code, message), status_code=status_code, media_type="application/json")

@@ -104,6 +104,9 @@ class Intake:
         self._slos = tuple(slos)
         self._known_models = frozenset(models)
         self._counts = SloCounts(revisions(self._slos))
+        self._carried = SloCounts(revisions(self._slos))
+        """What boots had counted, nobody knows when, before a process without a memory met them."""
+        self._continued = False
         self._routers: dict[str, RouterView] = {}
         self._boots: OrderedDict[tuple[str, str], BootState] = OrderedDict()
         self._rates: dict[str, EventRate] = {}
@@ -127,7 +130,7 @@ class Intake:
         if known and before is not None and before.report.boot != report.boot:
             doubled_s = now_s
         self._routers[report.router] = RouterView(report, now_s, doubled_s)
-        self._count(report, boot)
+        self._count(report, boot, met=not known)
         for turn in report.waiting:
             self._tally(turn.model, now_s)
         for record in report.records:
@@ -154,6 +157,7 @@ class Intake:
         for boot in self._boots.values():
             boot.redeclare(before, now)
         self._counts.redeclare(now)
+        self._carried.redeclare(now)
         for tally in self.tallies.values():
             tally.redeclare(self._slos)
 
@@ -162,6 +166,11 @@ class Intake:
     def counts(self) -> dict[str, Count]:
         """Counts per SLO, over all routers and boots."""
         return self._counts.snapshot()
+
+    def measured(self) -> dict[str, Count]:
+        """The same, without what was counted before anybody was there to note when: what a ledger is fed with."""
+        carried = self._carried.snapshot()
+        return {name: count.since(carried[name]) for name, count in self._counts.snapshot().items()}
 
     def routers(self, now_s: float) -> dict[str, RouterView]:
         """Routers by name, the forgotten ones left out."""
@@ -214,6 +223,7 @@ class Intake:
     def restore(self, counts: Mapping[str, Count], boots: Mapping[tuple[str, str], Mapping[str, Count]]) -> None:
         """Go on from what an earlier process had counted."""
         self._counts.merge(counts)
+        self._continued = bool(counts or boots)
         for key, earlier in list(boots.items())[-MAX_BOOTS:]:
             self._boots[key] = BootState(counts=dict(earlier))
 
@@ -238,12 +248,15 @@ class Intake:
         self._boots.move_to_end(key)
         return boot, known
 
-    def _count(self, report: Report, boot: BootState) -> None:
+    def _count(self, report: Report, boot: BootState, met: bool) -> None:
         other = self._differing(report)
         counted = {name: count for name, count in report.counts.items() if name not in other}
-        self.unknown_slos = self._counts.merge(
-            {name: count.since(boot.counts.get(name, Count())) for name, count in counted.items()}
-        )
+        rise = {name: count.since(boot.counts.get(name, Count())) for name, count in counted.items()}
+        self.unknown_slos = self._counts.merge(rise)
+        if met and not self._continued:
+            # More turns than the report itself brings: the boot is older than this process and its store.
+            brought = len(report.records) + report.dropped_records
+            self._carried.merge({name: gain for name, gain in rise.items() if gain.valid + gain.excluded > brought})
         kept = {name: boot.counts[name] for name in other if name in boot.counts}
         boot.counts = kept | {name: count for name, count in counted.items() if name not in self.unknown_slos}
         self.totals.dropped_records += max(0, report.dropped_records - boot.dropped_records)

@@ -20,6 +20,7 @@ from math import isclose
 from router.policy import Policy, Publication, Weights
 from router.wire import Report
 from slos.counts import Count
+from slos.epoch import Epoch
 from slos.objective import Slo
 from slos.policy import Declaration
 from slos.reduce import SloReading, driving
@@ -28,6 +29,8 @@ from .cells import WINDOW_TICKS, Tallies
 from .config import ControlConfig
 from .intake import Intake
 from .laws import LAWS
+from .ledgers import Ledgers, ledger_key
+from .percentiles import Percentiles
 from .publish import raised
 from .scheduler import LATE_INTERVALS
 from .store import Restored, Store, TickRow
@@ -101,11 +104,19 @@ class ControlLoop:
         """Why the SLOs' file cannot be used, so that those read before stay; empty if it can."""
         self.redeclared: list[Callable[[Declaration], None]] = []
         """Called after a reload of the SLOs, with what is declared now."""
+        self.slo_details: Callable[[Slo], dict[str, object]] | None = None
+        """Set, what else is told of an SLO beside its counts."""
         self.sections: dict[str, Callable[[], object]] = {}
         """More of the status document, by key; each gives a JSON value."""
         restored = restored or Restored()
         self.intake = Intake(config.slos, {key.model for key in config.tables})
         self.intake.restore(restored.counts, restored.boots)
+        epoch = Epoch(wall(), monotonic(), store.last_slice_s())
+        rows = store.slices([ledger_key(slo) for slo in config.slos])
+        self.ledgers = Ledgers(config.slos, epoch, rows, self.intake.measured())
+        """What was counted, by slices of time, for the days that budgets last."""
+        self.percentiles = Percentiles(config.slos)
+        """Each SLO's percentile over the last minutes, to be shown."""
         self.law = LAWS[config.law]() if config.law is not None and config.moves else None
         self._control = ControlState(first_publication(config, restored), None)
         self.continued = restored.publication is not None
@@ -153,7 +164,10 @@ class ControlLoop:
     def accept(self, report: Report, now_s: float) -> int:
         """Fold one report; returns the acknowledged sequence number. Raises IntakeFull."""
         first = self.intake.is_first(report)
+        folded = self.intake.totals.reports
         accepted = self.intake.accept(report, now_s)
+        if self.intake.totals.reports > folded:
+            self.percentiles.fold(report.records, now_s)
         version = self.publication.version
         # A router that this process has not met may act on a version that an earlier process published, not stored.
         if report.policy_version > version or (first and report.policy_version == version and self._differs(report)):
@@ -213,6 +227,7 @@ class ControlLoop:
             self._published()
         at_s = self.wall()
         self.store.put_ticks([self._row(model, output, at_s, now_s) for model, output in outputs.models.items()])
+        self.ledgers.take(self.intake.measured(), now_s, at_s)
         counts = self.intake.counts()
         for observer in self.observers:
             try:
@@ -294,8 +309,15 @@ class ControlLoop:
         self._wake()
 
     def save_counts(self) -> None:
-        """Hand the counts to the store, for its next flush."""
-        self.store.put_counts(self.config.slos, self.intake.counts(), self.intake.boots(), self.wall())
+        """Hand the counts and the slices that they went into to the store, for its next flush."""
+        at_s = self.wall()
+        self.ledgers.take(self.intake.measured(), self.monotonic(), at_s)
+        changed = self.ledgers.changed()
+        if self.store.lost:
+            self.store.lost = False
+            changed = self.ledgers.all()
+            self.store.put_publication(self.publication, self.published_at_s)
+        self.store.put_counts(self.config.slos, self.intake.counts(), self.intake.boots(), at_s, changed)
 
     def _publish(self, publication: Publication) -> None:
         self._control = replace(self._control, publication=publication)

@@ -15,10 +15,12 @@ from prometheus_client.registry import Collector
 
 from estimators.histogram import BucketQuantile
 from slos.alerts import State
+from slos.incidents import Lane
 from slos.objective import Slo
 
 from .alerting import Alerting
 from .engines import EngineMetric, EngineReading
+from .judging import span
 from .metrics import Kind, Spec
 from .scrape import Scraper
 from .status import number
@@ -60,10 +62,25 @@ ALERT_STATE = Spec(
 ALERT_TURNS = Spec(
     "trimtab_alert_window_turns", Kind.GAUGE, "", ("slo", "verdict"), "Turns in the alert's window: good or bad."
 )
-NOTICES = Spec("trimtab_notices", Kind.COUNTER, "", ("result",), "Webhook posts by what became of them.")
-NOTICES_WAITING = Spec("trimtab_notices_waiting", Kind.GAUGE, "", (), "Notices that wait to be delivered.")
+BUDGET_LEFT = Spec(
+    "trimtab_slo_budget_left_ratio",
+    Kind.GAUGE,
+    "ratio",
+    ("slo",),
+    "Share of the error budget that is left, below 0 when overspent; absent until something was counted.",
+)
+BURN = Spec(
+    "trimtab_slo_burn_ratio",
+    Kind.GAUGE,
+    "ratio",
+    ("slo", "window"),
+    "How many times faster than allowed the budget was spent over the window; absent without turns.",
+)
+INCIDENTS = Spec("trimtab_incidents", Kind.GAUGE, "", ("lane",), "Open incidents: page, ticket, or told once.")
+NOTICES = Spec("trimtab_notices", Kind.COUNTER, "", ("sink", "result"), "Posts to receivers by what became of them.")
+NOTICES_WAITING = Spec("trimtab_notices_waiting", Kind.GAUGE, "", ("sink",), "What waits to be delivered.")
 ENGINE_SPECS = (ENGINE_P99, ENGINE_SAMPLES, ENGINE_SLO, ENGINE_SCRAPES, ENGINE_MISSING, ENGINE_KV)
-ALERT_SPECS = (ALERT_STATE, ALERT_TURNS, NOTICES, NOTICES_WAITING)
+ALERT_SPECS = (ALERT_STATE, ALERT_TURNS, BUDGET_LEFT, BURN, INCIDENTS, NOTICES, NOTICES_WAITING)
 SPECS = (*ENGINE_SPECS, *ALERT_SPECS)
 
 
@@ -103,20 +120,22 @@ def engine_status(scraper: Scraper, outputs: Mapping[str, ModelOutput]) -> dict[
 
 
 def alert_status(alerting: Alerting) -> dict[str, object]:
-    """By SLO: state, what the last evaluation said, its counts, and since when it fires (epoch seconds)."""
-    firing = alerting.firing()
-    return {
-        name: {
+    """By SLO: the breach machine's state, what the last evaluation said, its counts, and since when an incident about
+    it is open (epoch seconds)."""
+    found: dict[str, object] = {}
+    for name, alert in alerting.alerts().items():
+        standing = alerting.standing(name)
+        open_since = [one.starts_s for one in alerting.incidents if one.about == name]
+        found[name] = {
             "state": alert.state.value,
             "evidence": alert.evidence.value,
-            "flapping": alert.flapping,
-            "valid": alerting.window(name).valid,
-            "bad": alerting.window(name).bad,
-            "allowed_share": alerting.slos[name].epsilon,
-            "firing_since_s": firing.get(name),
+            "flapping": any(one.flapping for one in alerting.incidents if one.about == name),
+            "valid": 0 if standing is None else standing.window.valid,
+            "bad": 0 if standing is None else standing.window.bad,
+            "allowed_share": None if standing is None else standing.slo.epsilon,
+            "firing_since_s": min(open_since, default=None),
         }
-        for name, alert in alerting.alerts().items()
-    }
+    return found
 
 
 class EngineCollector(Collector):
@@ -162,8 +181,10 @@ class AlertCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Every metric of ALERT_SPECS, with its values now."""
-        alerts, delivery = self._alerting.alerts(), self._alerting.delivery
-        windows = {name: self._alerting.window(name) for name in alerts}
+        alerts, delivery, peers = self._alerting.alerts(), self._alerting.delivery, self._alerting.alertmanagers
+        found = {name: self._alerting.standing(name) for name in alerts}
+        standings = {name: standing for name, standing in found.items() if standing is not None}
+        windows = {name: standing.window for name, standing in standings.items()}
         yield _family(
             ALERT_STATE,
             [((name, state.value), alert.state is state) for name, alert in alerts.items() for state in State],
@@ -173,9 +194,16 @@ class AlertCollector(Collector):
             [((name, "good"), window.valid - window.bad) for name, window in windows.items()]
             + [((name, "bad"), window.bad) for name, window in windows.items()],
         )
-        results = {} if delivery is None else delivery.results
-        yield _family(NOTICES, [((result.value,), count) for result, count in results.items()])
-        yield _family(NOTICES_WAITING, [((), 0 if delivery is None else delivery.waiting)])
+        left = [((name,), one.budget.left) for name, one in standings.items() if one.budget.known]
+        rates = [(name, span(s), rate) for name, one in standings.items() for s, rate in one.burns.items()]
+        yield _family(BUDGET_LEFT, left)
+        yield _family(BURN, [((name, window), rate) for name, window, rate in rates if rate is not None])
+        lanes = [one.lane for one in self._alerting.incidents]
+        yield _family(INCIDENTS, [((lane.value,), lanes.count(lane)) for lane in Lane])
+        sinks = {"webhook": delivery, "alertmanager": peers}
+        told = [(name, result, n) for name, sink in sinks.items() if sink for result, n in sink.results.items()]
+        yield _family(NOTICES, [((name, result.value), n) for name, result, n in told])
+        yield _family(NOTICES_WAITING, [((name,), sink.waiting) for name, sink in sinks.items() if sink is not None])
 
 
 def _family(spec: Spec, values: Iterable[tuple[tuple[str, ...], float]]) -> GaugeMetricFamily | CounterMetricFamily:

@@ -179,6 +179,7 @@ def slo_rows(loop: ControlLoop) -> list[dict[str, object]]:
                 "excluded": count.excluded,
                 "good_share": number(share),
                 "kept": None if share is None else share >= slo.objective,
+                **({} if loop.slo_details is None else loop.slo_details(slo)),
             }
         )
     return rows
@@ -283,6 +284,8 @@ def problems(loop: ControlLoop, pin: PinFile, now_s: float) -> list[str]:
         found.append(f"No tick for {now_s - loop.ticked_s:.0f} s: the price does not follow the SLOs.")
     if loop.store.problem:
         found.append(loop.store.problem + ".")
+    if loop.store.damage:
+        found.append(loop.store.damage + ".")
     for name, view in intake.routers(now_s).items():
         if view.silent(now_s):
             found.append(f"Router {name} has not reported for {view.age_s(now_s):.0f} s.")

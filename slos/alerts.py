@@ -1,24 +1,25 @@
-"""Whether to tell a human that an SLO is broken, and that it is kept again: one state machine per SLO.
+"""Whether an SLO's alarm is on: two state machines, fed by evaluations. Who is told what is decided in `incidents.py`.
+
+*Breach*, one per SLO: the promise is broken now.
 
     unknown/ok ── breach ──> pending ── breach again ──> firing ── inside ──> clearing ── inside for 5 min ──> ok
 
-An evaluation judges the counts of the last few minutes (`ledger.py`), every 30 s:
+An evaluation judges the counts of the last slice (5 min) and of its last fifth (1 min; `ledger.py`):
 
     unknown   fewer than 50 valid turns: nothing fires, nothing resolves, and no time counts towards clearing
     breach    at least 3 bad, and if the promise were kept so many bad turns had a chance below 1 - confidence
-              (exact binomial test against the share epsilon that may be bad)
+              (exact binomial test against the share epsilon that may be bad); or so in the last minute, with a tenth
+              of that chance
     inside    the share that was bad is at most epsilon
     outside   neither: too many, but not proven
 
-Breaching twice in a row fires. Windows overlap, so chances add up: at confidence .999 a service at .9 % of an
-allowed 1 % fires once in four days at 2 turns a second (at .99 twice a day; "P99 > threshold" would 180 times a
-day). 20 % slow fires after 120, 90 and 60 s at .5, 2 and 10 turns a second, 5 % after 330, 180
-and 120 s, 3 % after 1350, 270 and 180 s (medians of tests/slos/test_alerts.py's traffic). After more than 3
-alarms within an hour a recovery is held until one of them is an hour old, so a service that flaps gives at most
-4 pairs of messages an hour.
+Breaching at so many evaluations in a row fires. The last minute is there because five healthy minutes hide the
+first half minute of an incident: at 2 turns a second 20 % slow is proven after 20 s by it, and after 40 by the slice.
+Windows overlap, so chances add up: benchmarks/alerts.py says how often a service just inside its promise fires, and how
+soon one that is outside.
 
-Left out: burn rates over days, an alert for no data, silences, repeats, and traffic so thin that 5 minutes
-never hold 50 turns.
+*Held*, for everything that is simply so or not so (burn rates, no data, parts of the system that fail): on after
+`for_s` of it, off after `clear_s` without; an evaluation that knows nothing changes nothing and no time counts.
 """
 
 from __future__ import annotations
@@ -30,18 +31,21 @@ from estimators.binomial import tail
 
 from .counts import Count
 
+RECENT_STRICTER = 10.0
+"""The last fifth has to be so many times less likely: it is tested as well, so it must not double the false alarms."""
+
 
 class State(StrEnum):
-    """Where an SLO's alert stands."""
+    """Where an SLO's breach alarm stands."""
 
     OK = "ok"
     PENDING = "pending"
-    """One evaluation has found a breach."""
+    """A breach was found, and has to be found again."""
     FIRING = "firing"
     CLEARING = "clearing"
-    """Told, and inside the objective since; to a receiver still firing."""
+    """Inside the objective since; still firing until that has lasted."""
     UNKNOWN = "unknown"
-    """Nothing told, and too few turns to say anything."""
+    """Not firing, and too few turns to say anything."""
 
 
 class Evidence(StrEnum):
@@ -57,6 +61,8 @@ class Change(StrEnum):
     """What a receiver is told."""
 
     FIRED = "fired"
+    REPEATED = "repeated"
+    """It still fires."""
     RESOLVED = "resolved"
 
 
@@ -69,28 +75,33 @@ class Gate:
     confidence: float = 0.999
     evaluations: int = 2
     clear_s: float = 300.0
-    max_cycles: int = 3
-    cycles_within_s: float = 3600.0
 
     def __post_init__(self) -> None:
         if not 0.0 < self.confidence < 1.0:
             raise ValueError(f"confidence {self.confidence} is not inside (0, 1)")
-        if min(self.min_valid, self.min_bad, self.evaluations, self.max_cycles) < 1 or self.clear_s < 0.0:
+        if min(self.min_valid, self.min_bad, self.evaluations) < 1 or self.clear_s < 0.0:
             raise ValueError(f"{self} can never fire or never resolve")
 
-    def judge(self, window: Count, epsilon: float) -> Evidence:
-        """What these counts say, where a share `epsilon` may be bad."""
+    def judge(self, window: Count, epsilon: float, recent: Count | None = None) -> Evidence:
+        """What these counts say, where a share `epsilon` may be bad; `recent` is the window's last part."""
+        chance = 1.0 - self.confidence
+        if recent is not None and self._proven(recent, epsilon, chance / RECENT_STRICTER):
+            return Evidence.BREACH
         if window.valid < self.min_valid:
             return Evidence.UNKNOWN
         if window.bad <= epsilon * window.valid:
             return Evidence.INSIDE
-        proven = window.bad >= self.min_bad and tail(window.bad, window.valid, epsilon) < 1.0 - self.confidence
-        return Evidence.BREACH if proven else Evidence.OUTSIDE
+        return Evidence.BREACH if self._proven(window, epsilon, chance) else Evidence.OUTSIDE
+
+    def _proven(self, counts: Count, epsilon: float, chance: float) -> bool:
+        if counts.valid < self.min_valid or counts.bad < self.min_bad or counts.bad <= epsilon * counts.valid:
+            return False
+        return tail(counts.bad, counts.valid, epsilon) < chance
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One SLO's alert. Times are the caller's `now_s`; `fired_s` holds those of the last hour."""
+    """One SLO's breach alarm. Times are the caller's `now_s`."""
 
     state: State = State.UNKNOWN
     evidence: Evidence = Evidence.UNKNOWN
@@ -98,44 +109,58 @@ class Alert:
     breaches: int = 0
     inside_s: float = 0.0
     """Time spent inside since it began to clear; evaluations that knew nothing do not count."""
-    fired_s: tuple[float, ...] = ()
-    flapping: bool = False
-    """It would have resolved, and is held because it fired too often."""
 
     @property
-    def told(self) -> bool:
-        """A receiver believes that it fires."""
+    def firing(self) -> bool:
+        """It fires, or has not been inside for long enough."""
         return self.state in (State.FIRING, State.CLEARING)
 
-    def after(self, evidence: Evidence, now_s: float, gate: Gate) -> tuple[Alert, Change | None]:
-        """The alert after one more evaluation, and what is to be told."""
+    def after(self, evidence: Evidence, now_s: float, gate: Gate) -> Alert:
+        """The alarm after one more evaluation."""
         step_s = 0.0 if self.evaluated_s is None else max(0.0, now_s - self.evaluated_s)
-        recent = tuple(at_s for at_s in self.fired_s if now_s - at_s < gate.cycles_within_s)
-        seen = replace(self, evidence=evidence, evaluated_s=now_s, fired_s=recent)
-        if self.told:
+        seen = replace(self, evidence=evidence, evaluated_s=now_s)
+        if self.firing:
             return seen._towards_ok(evidence, step_s, gate)
         if evidence is Evidence.BREACH:
             breaches = self.breaches + 1
             if breaches < gate.evaluations:
-                return replace(seen, state=State.PENDING, breaches=breaches), None
-            return _fired(seen, now_s), Change.FIRED
-        state = State.UNKNOWN if evidence is Evidence.UNKNOWN else State.OK
-        return replace(seen, state=state, breaches=0), None
+                return replace(seen, state=State.PENDING, breaches=breaches)
+            return replace(seen, state=State.FIRING, breaches=0, inside_s=0.0)
+        return replace(seen, state=State.UNKNOWN if evidence is Evidence.UNKNOWN else State.OK, breaches=0)
 
-    def _towards_ok(self, evidence: Evidence, step_s: float, gate: Gate) -> tuple[Alert, Change | None]:
+    def _towards_ok(self, evidence: Evidence, step_s: float, gate: Gate) -> Alert:
         if evidence is Evidence.UNKNOWN:
-            return self, None
+            return self
         if evidence is not Evidence.INSIDE:
-            return replace(self, state=State.FIRING, inside_s=0.0, flapping=False), None
+            return replace(self, state=State.FIRING, inside_s=0.0)
         if self.state is State.FIRING:
-            return replace(self, state=State.CLEARING, inside_s=0.0), None
+            return replace(self, state=State.CLEARING, inside_s=0.0)
         inside_s = self.inside_s + step_s
         if inside_s < gate.clear_s:
-            return replace(self, inside_s=inside_s), None
-        if len(self.fired_s) > gate.max_cycles:
-            return replace(self, inside_s=inside_s, flapping=True), None
-        return replace(self, state=State.OK, breaches=0, inside_s=0.0, flapping=False), Change.RESOLVED
+            return replace(self, inside_s=inside_s)
+        return replace(self, state=State.OK, breaches=0, inside_s=0.0)
 
 
-def _fired(alert: Alert, now_s: float) -> Alert:
-    return replace(alert, state=State.FIRING, breaches=0, inside_s=0.0, fired_s=(*alert.fired_s, now_s))
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Something that is on once it has been so for long enough, and off once it has not."""
+
+    firing: bool = False
+    held_s: float = 0.0
+    """How long it has been otherwise than `firing` says."""
+    evaluated_s: float | None = None
+    seen: bool | None = None
+    """The last evaluation."""
+
+    def after(self, so: bool | None, now_s: float, for_s: float, clear_s: float) -> Held:
+        """After one more evaluation; None: nothing can be said."""
+        step_s = 0.0 if self.evaluated_s is None else max(0.0, now_s - self.evaluated_s)
+        if so is None:
+            return replace(self, evaluated_s=now_s, seen=None)
+        if so is self.firing:
+            return Held(self.firing, 0.0, now_s, so)
+        # The first evaluation that differs begins the time; one with nothing to say between does not end it.
+        held_s = self.held_s + (step_s if self.seen is so or self.held_s > 0.0 else 0.0)
+        if held_s >= (clear_s if self.firing else for_s):
+            return Held(so, 0.0, now_s, so)
+        return Held(self.firing, held_s, now_s, so)

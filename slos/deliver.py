@@ -1,5 +1,5 @@
-"""A shell: posts notices to one URL, in their order, each until it is taken. At least once while the process
-lives; what waits is lost with it.
+"""A shell: posts notices to one URL, in their order, each until it is taken. At least once: what waits can be had as
+`outbox`, kept by whoever has a disk, and given back as `waiting` at the next start, under the same ids.
 
 `offer` only puts a body in the queue; `flush` is a job that posts what is due and is called every second or two.
 The first that fails holds back the rest (a resolve must not overtake its alert) and is tried again after a
@@ -22,7 +22,7 @@ import random
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import urlsplit
@@ -59,10 +59,13 @@ class Backoff:
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
-    body: bytes
+class Waiting:
+    """A body that nobody has taken yet."""
+
     id: str
+    body: bytes
     offered_s: float
+    """By the delivery's clock."""
 
 
 class Delivery:
@@ -77,10 +80,13 @@ class Delivery:
         backoff: Backoff | None = None,
         give_up_s: float = 3600.0,
         max_waiting: int = 256,
+        waiting: Iterable[Waiting] = (),
         coin: Callable[[], float] = random.random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.shown = _shown(url)
+        self.shown = shown_url(url)
+        self.changes = 0
+        """Grows whenever something joins or leaves the queue."""
         self.results: Counter[Result] = Counter(dict.fromkeys(Result, 0))
         self._url = url
         self._secret = None if secret is None else secret.encode()
@@ -90,7 +96,7 @@ class Delivery:
         self._max_waiting = max_waiting
         self._coin = coin
         self._clock = clock
-        self._queue: deque[_Waiting] = deque()
+        self._queue: deque[Waiting] = deque(list(waiting)[-max_waiting:])
         self._failures = 0
         self._due_s = float("-inf")
         self._busy = asyncio.Lock()
@@ -103,13 +109,19 @@ class Delivery:
     def waiting(self) -> int:
         return len(self._queue)
 
+    @property
+    def outbox(self) -> tuple[Waiting, ...]:
+        """What waits, oldest first."""
+        return tuple(self._queue)
+
     def offer(self, body: Mapping[str, object]) -> str:
         """Puts a JSON-ready body at the end of the queue; returns the id that its receiver will see."""
         if len(self._queue) >= self._max_waiting:
             self._queue.popleft()
             self._count(Result.DROPPED, "the queue is full")
-        waiting = _Waiting(json.dumps(body, ensure_ascii=False).encode(), uuid.uuid4().hex, self._clock())
+        waiting = Waiting(uuid.uuid4().hex, json.dumps(body, ensure_ascii=False).encode(), self._clock())
         self._queue.append(waiting)
+        self.changes += 1
         return waiting.id
 
     async def flush(self) -> None:
@@ -131,14 +143,20 @@ class Delivery:
                 else:
                     self._failed(why)
 
+    async def once(self, body: Mapping[str, object]) -> str:
+        """Posts one body now, beside the queue; what came of it."""
+        alone = Waiting(uuid.uuid4().hex, json.dumps(body, ensure_ascii=False).encode(), self._clock())
+        status, why = await self._post(alone)
+        return Result.DELIVERED.value if status is not None and 200 <= status < 300 else why
+
     async def close(self) -> None:
-        """Ends the session; what still waits is lost."""
+        """Ends the session; what still waits stays in `outbox`."""
         if self._queue:
-            log.warning("%d notices for %s were not delivered", len(self._queue), self.shown)
+            log.warning("%d notices for %s were not delivered yet", len(self._queue), self.shown)
         if self._session is not None:
             await self._session.close()
 
-    async def _post(self, waiting: _Waiting) -> tuple[int | None, str]:
+    async def _post(self, waiting: Waiting) -> tuple[int | None, str]:
         headers = {"Content-Type": "application/json", "X-Trimtab-Delivery": waiting.id}
         if self._secret is not None:
             headers["X-Trimtab-Signature"] = signature(waiting.body, self._secret)
@@ -160,10 +178,11 @@ class Delivery:
         self._due_s = self._clock() + pause_s
         self._count(Result.FAILED, f"{why}; again in {pause_s:.1f} s")
 
-    def _done(self, waiting: _Waiting, result: Result, why: str = "") -> None:
+    def _done(self, waiting: Waiting, result: Result, why: str = "") -> None:
         # While it was posted, a full queue may have dropped it already.
         if self._queue and self._queue[0] is waiting:
             self._queue.popleft()
+            self.changes += 1
         if result is not Result.EXPIRED:  # whoever let it expire is still away
             self._failures = 0
             self._due_s = float("-inf")
@@ -180,7 +199,8 @@ def signature(body: bytes, secret: bytes) -> str:
     return "sha256=" + hmac.new(secret, body, hashlib.sha256).hexdigest()
 
 
-def _shown(url: str) -> str:
+def shown_url(url: str) -> str:
+    """What of an http(s) URL may be shown. Raises ValueError where it is none."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port

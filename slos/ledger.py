@@ -15,7 +15,7 @@ _SLICES = 60
 class CountWindow:
     """One SLO's counts over the last `span_s` seconds. Time that runs backwards stands still."""
 
-    __slots__ = ("_before", "_now_s", "_slice_s", "_slices", "span_s")
+    __slots__ = ("_before", "_now_s", "_slice_s", "_slices", "_total", "span_s")
 
     def __init__(self, span_s: float = SPAN_S) -> None:
         """Raises ValueError unless the span is positive."""
@@ -25,6 +25,7 @@ class CountWindow:
         self._slice_s = span_s / _SLICES
         self._slices: deque[tuple[float, Count]] = deque()
         self._before: Count | None = None
+        self._total = Count()
         self._now_s = float("-inf")
 
     def add(self, cumulative: Count, now_s: float) -> None:
@@ -37,17 +38,17 @@ class CountWindow:
             self._slices.append((began_s, sum_so_far + added))
         else:
             self._slices.append((self._now_s, added))
+        self._total += added
         while self._now_s - self._slices[0][0] >= self.span_s:
-            self._slices.popleft()
+            _, gone = self._slices.popleft()
+            self._total = self._total.since(gone)  # never less than a part of itself
 
     def restart(self) -> None:
         """Forgets all; the next value says again where counting starts."""
         self._slices.clear()
+        self._total = Count()
         self._before = None
 
     def total(self) -> Count:
         """What was added within the window."""
-        total = Count()
-        for _, count in self._slices:
-            total += count
-        return total
+        return self._total

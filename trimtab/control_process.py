@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from controller.alerting import Alerting
+from controller.alerting import Alerting, conditions
+from controller.alerts_api import mount_alerts
 from controller.config import ControlConfig
 from controller.engines import EngineNode
 from controller.observed import AlertCollector, EngineCollector, alert_status, engine_status
@@ -62,15 +63,26 @@ def _extend(control: Control, settings: Settings) -> None:
     loop.sections["engines"] = lambda: engine_status(scraper, loop.outputs)
     if settings.signal == "engine":
         loop.engine = scraper.slo_readings
+    service = Path(settings.state_dir).name if settings.model == "*" else settings.model
     alerting = Alerting(
-        settings.slos,
+        settings.declaration,
+        loop.ledgers,
         webhook_url=settings.webhook or None,
         secret=secret_from_env(settings.webhook_secret_env),
-        service=Path(settings.state_dir).name if settings.model == "*" else settings.model,
-        external_url=admin_url(settings),
-        kept=store.document("alerts"),
-        keep=lambda text: store.put_document("alerts", text, loop.wall()),
+        alertmanagers=settings.alertmanagers,
+        service=settings.declaration.service or service,
+        page_url=f"{admin_url(settings)}/",
+        turns=lambda: {model: tally.turns for model, tally in loop.intake.tallies.items()},
+        stored=store.document("alerts"),
+        outbox=store.outbox(),
+        keep=lambda text, outbox: store.put_alerts(text, outbox, loop.wall()),
+        flush=control.flush,
+        wall=loop.wall,
+        clock=loop.monotonic,
     )
+    for condition in conditions(loop):
+        alerting.system.add(condition)
+    mount_alerts(control.app, loop, alerting)
     loop.observers.append(alerting)
     for job in alerting.jobs():
         control.scheduler.add(job)

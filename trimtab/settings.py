@@ -18,6 +18,7 @@ environment > file.
     slos: [...]                           # as in an SLO file, as are service, labels, traffic, defaults and alerts
     slo_file: slo.yaml                    # in the place of these
     control: {law: aimd, price: 0.4, table: load_aware, signal: router, webhook: http://127.0.0.1:9093/hook}
+    #         alertmanagers: [http://am-0:9093, http://am-1:9093]
     router: {conversation: chain, idle: 60m, first_byte_timeout: 120s, gap_timeout: 60s, connect_timeout: 2s,
              tenants: {assistants: TRIMTAB_KEYS_ASSISTANTS}}      # names that SLOs may match, and where their keys are
 
@@ -43,6 +44,7 @@ from router.policy import MODES
 from router.recognition import Recognition
 from router.turn import Role
 from slos import phrases
+from slos.deliver import shown_url
 from slos.document import compose
 from slos.files import load_slo_file
 from slos.nodes import Spot, fields, items, own_fields, pairs, scalar
@@ -91,6 +93,7 @@ class Settings:
     signal: str = "router"
     webhook: str = ""
     webhook_secret_env: str = ""
+    alertmanagers: tuple[str, ...] = ()
     pin_x: float | None = None
     api_keys_env: str = ""
     tenants: tuple[tuple[str, str], ...] = ()
@@ -388,7 +391,7 @@ class _Reader:
                 spot.complain(problem.code, f"{problem.source}:{problem.line}: {problem.message}", problem.fix)
 
     def _control(self, spot: Spot) -> None:
-        keys = ("law", "price", "table", "signal", "webhook", "webhook_secret_env", "pin_x")
+        keys = ("law", "price", "table", "signal", "webhook", "webhook_secret_env", "alertmanagers", "pin_x")
         found = fields(spot, keys) or {}
         for key, name, known in (("law", "law", tuple(LAWS)), ("table", "mode", MODES), ("signal", "signal", SIGNALS)):
             if key in found:
@@ -407,6 +410,24 @@ class _Reader:
         ):
             if key in found:
                 self._text(found[key], key, example)
+
+        if "alertmanagers" in found:
+            self._alertmanagers(found["alertmanagers"])
+
+    def _alertmanagers(self, spot: Spot) -> None:
+        """Every peer of a cluster by itself; a path prefix is part of the URL."""
+        urls: list[str] = []
+        for item in items(spot) or ():
+            url = scalar(item, "http://127.0.0.1:9093")
+            if url is None:
+                continue
+            try:
+                shown_url(url)
+            except ValueError:
+                item.complain("E104", "is no URL of an Alertmanager", "write http://HOST:9093")
+            else:
+                urls.append(url)
+        self._values["alertmanagers"] = tuple(urls)
 
     def _router(self, spot: Spot) -> None:
         durations = {

@@ -1,8 +1,8 @@
 """The body that Alertmanager posts to a webhook receiver (version "4"), so that receivers made for it work.
 
-One notice is one group of one alert. The fingerprint is Prometheus' own, 64-bit FNV-1a over the sorted
-labels with a byte 255 after each name and value. An alert that fires has no end: Alertmanager then writes the
-first moment of year 1.
+One notice is one group of one alert, and one that still fires is the same body again. The fingerprint is Prometheus'
+own, 64-bit FNV-1a over the sorted labels with a byte 255 after each name and value. An alert that fires has no end:
+Alertmanager then writes the first moment of year 1.
 """
 
 from collections.abc import Mapping

@@ -12,11 +12,14 @@ from controller.alerting import Alerting
 from controller.doing import doing
 from controller.feasibility import Feasibility, Relief
 from controller.laws.protocol import Action
+from controller.ledgers import Ledgers
 from controller.tick import ModelOutput, Outputs
 from slos.alerts import State
 from slos.counts import Count
 from slos.deliver import Result
+from slos.epoch import Epoch
 from slos.objective import Match, Signal, Slo
+from slos.policy import AlertPolicy, Declaration
 from slos.reduce import Binding
 
 TTFT = Slo("later-ttft", Signal.TTFT, 0.99, 2.0, Match(turn_min=2))
@@ -37,6 +40,8 @@ class Bodies:
     def __init__(self) -> None:
         self.bodies: list[dict] = []
 
+    changes, waiting, shown, outbox, results = 0, 0, "http://hook", (), {}
+
     def offer(self, body) -> str:
         self.bodies.append(body)
         return "id"
@@ -46,22 +51,36 @@ class Fleet:
     """Ticks of 5 s with counts that grow; the clock is the ticks' own, the wall is far from it."""
 
     def __init__(self, **options) -> None:
-        self.now_s, self.counts = 1000.0, {TTFT.name: Count(50_000, 9_000, 4), TPOT.name: Count(60_000, 3, 0)}
+        self.now_s, self.turns = options.pop("now_s", 1000.0), 0
+        self.counts = {TTFT.name: Count(50_000, 9_000, 4), TPOT.name: Count(60_000, 3, 0)}
         self.told = Bodies()
-        options = {"delivery": self.told, "wall": lambda: WALL_S + self.now_s, **options}
-        self.alerting = Alerting((TTFT, TPOT), **options)
+        clock, wall = lambda: self.now_s, lambda: WALL_S + self.now_s
+        self.declared = options.pop("declared", Declaration((TTFT, TPOT)))
+        rows = options.pop("rows", ())
+        self.ledgers = Ledgers(self.declared.slos, Epoch(wall(), clock()), rows, dict(self.counts))
+        options = {"delivery": self.told, "wall": wall, "clock": clock, "turns": lambda: {"m": self.turns}, **options}
+        self.alerting = Alerting(self.declared, self.ledgers, **options)
         self._random = np.random.default_rng(3)
 
     def run(self, minutes: float, slow: float, rate_hz: float = 4.0, outputs: Outputs = OUTPUTS) -> None:
         for _ in range(round(minutes * 12)):
             self.now_s += 5.0
             turns = round(5.0 * rate_hz)
+            self.turns += turns
             bad = int(self._random.binomial(turns, slow))
             self.counts = {
                 TTFT.name: self.counts[TTFT.name] + Count(turns, bad),
                 TPOT.name: self.counts[TPOT.name] + Count(turns, 0),
             }
-            self.alerting(self.now_s, outputs, self.counts)
+            self.tick(outputs)
+
+    def tick(self, outputs: Outputs = OUTPUTS) -> None:
+        self.ledgers.take(self.counts, self.now_s, WALL_S + self.now_s)
+        self.alerting(self.now_s, outputs, self.counts)
+
+    @property
+    def about(self) -> list[str]:
+        return [incident.about for incident in self.alerting.incidents]
 
     @property
     def statuses(self) -> list[str]:
@@ -69,7 +88,7 @@ class Fleet:
 
 
 def test_one_incident_is_one_message_and_its_recovery_another():
-    fleet = Fleet(service="chat", external_url="http://trimtab:9400")
+    fleet = Fleet(service="chat", page_url="http://trimtab:9400/")
     fleet.run(60, slow=0.003)
     assert fleet.statuses == []
     fleet.run(30, slow=0.2)
@@ -78,14 +97,15 @@ def test_one_incident_is_one_message_and_its_recovery_another():
     assert fleet.statuses == ["firing", "resolved"]
     firing, resolved = (body["alerts"][0] for body in fleet.told.bodies)
     assert firing["labels"]["slo"] == "later-ttft" and firing["labels"]["service"] == "chat"
-    assert firing["generatorURL"] == "http://trimtab:9400#slo-later-ttft"
+    assert firing["generatorURL"] == "http://trimtab:9400/#slo-later-ttft"
     assert firing["startsAt"] == resolved["startsAt"] < resolved["endsAt"] and firing["startsAt"].startswith("2026-11-")
     assert firing["fingerprint"] == resolved["fingerprint"]
-    assert fleet.alerting.alerts()[TPOT.name].state is State.OK and fleet.alerting.firing() == {}
+    assert fleet.alerting.alerts()[TPOT.name].state is State.OK and fleet.about == []
 
 
 def test_the_message_says_what_users_suffer_and_what_is_done_about_it():
-    fleet = Fleet()
+    policy = AlertPolicy(runbook="https://runbooks.example/{slo}")
+    fleet = Fleet(declared=Declaration((TTFT, TPOT), alerts=policy), page_url="http://trimtab:9400/")
     fleet.run(60, slow=0.0)
     fleet.run(3, slow=0.3)
     (body,) = fleet.told.bodies
@@ -93,7 +113,9 @@ def test_the_message_says_what_users_suffer_and_what_is_done_about_it():
     assert text == body["commonAnnotations"]["summary"]
     assert text.startswith("later-ttft: users waited over 2 s for the first token in ")
     assert " of 1,200 later turns (" in text and " in the last 5 min, where 1 % is allowed; " in text
-    assert text.endswith("the controller keeps more turns on their decode nodes to spare the prefill nodes (p = 0.31)")
+    doing = "the controller keeps more turns on their decode nodes to spare the prefill nodes (p = 0.31)"
+    assert "of the budget for 28 days is left (" in text and "bad turns)" in text
+    assert text.endswith(f"; {doing}; see https://runbooks.example/later-ttft and http://trimtab:9400/#slo-later-ttft")
 
 
 def test_what_was_counted_before_the_start_and_right_after_it_is_not_five_minutes():
@@ -107,23 +129,27 @@ def test_what_was_counted_before_the_start_and_right_after_it_is_not_five_minute
 
 def test_a_restart_in_an_incident_goes_on_with_the_same_alert():
     kept: list[str] = []
-    before = Fleet(keep=kept.append)
+    before = Fleet(keep=lambda text, outbox: kept.append(text))
     before.run(10, slow=0.0)
     before.run(10, slow=0.2)
     assert before.statuses == ["firing"]
-    after = Fleet(kept=kept[-1], keep=kept.append)
-    after.now_s = before.now_s + 60.0
+    rows = before.ledgers.all()
+    after = Fleet(stored=kept[-1], keep=lambda text, outbox: kept.append(text), now_s=before.now_s + 60.0, rows=rows)
+    asyncio.run(after.alerting.watch())
+    assert after.statuses == [], "before anything is judged, nothing is over"
     after.run(10, slow=0.2)
     assert after.statuses == [], "it was told already"
     after.run(20, slow=0.0)
     assert after.statuses == ["resolved"]
     assert after.told.bodies[0]["alerts"][0]["startsAt"] == before.told.bodies[0]["alerts"][0]["startsAt"]
-    assert json.loads(kept[-1]) == {}
+    assert json.loads(kept[-1])["incidents"]["open"] == []
 
 
-@pytest.mark.parametrize("kept", [None, "", "{", "[1]", '{"later-ttft": "x"}', '{"gone": 5.0}'])
+@pytest.mark.parametrize(
+    "kept", [None, "", "{", "[1]", '{"version": "x"}', '{"incidents": {"open": [{}]}}', '{"gone": 5.0}']
+)
 def test_what_was_kept_may_be_missing_damaged_or_about_others(kept):
-    assert Fleet(kept=kept).alerting.firing() == {}
+    assert Fleet(stored=kept).about == []
 
 
 def test_an_slo_that_is_not_counted_stays_unknown_and_strange_names_are_ignored():
@@ -134,19 +160,19 @@ def test_an_slo_that_is_not_counted_stays_unknown_and_strange_names_are_ignored(
     assert fleet.statuses == []
 
 
-def test_it_evaluates_every_thirty_seconds_though_ticks_jitter():
+def test_it_evaluates_every_ten_seconds_though_ticks_jitter():
     fleet, evaluated = Fleet(), set()
     for at in range(121):
         fleet.alerting(5.0 * at + (0.02 if at % 2 else -0.02), OUTPUTS, fleet.counts)
         evaluated.add(fleet.alerting.alerts()[TTFT.name].evaluated_s)
-    assert len(evaluated) == 21
+    assert len(evaluated) == 61
 
 
-def test_without_a_webhook_alerts_are_kept_and_there_is_no_job():
+def test_without_a_receiver_alerts_are_logged_and_kept():
     fleet = Fleet(delivery=None)
     fleet.run(10, slow=0.0)
     fleet.run(10, slow=0.2)
-    assert list(fleet.alerting.firing()) == [TTFT.name] and fleet.alerting.jobs() == []
+    assert fleet.about == [TTFT.name] and fleet.alerting.receivers() == ["log"]
     asyncio.run(fleet.alerting.close())
 
 
@@ -165,7 +191,7 @@ def test_a_webhook_gets_it_over_http():
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
         fleet = Fleet(delivery=None, webhook_url=url, secret="s")
-        (job,) = fleet.alerting.jobs()
+        job, _ = fleet.alerting.jobs()
         assert job.interval_s == 1.0 and job.timeout_s is not None and job.timeout_s > 5.0
         fleet.run(10, slow=0.0)
         fleet.run(10, slow=0.2)
@@ -186,7 +212,7 @@ def test_a_webhook_gets_it_over_http():
 
 def test_a_webhook_that_is_no_url_is_refused_at_once():
     with pytest.raises(ValueError, match="http"):
-        Alerting((TTFT,), webhook_url="hooks.example")
+        Fleet(delivery=None, webhook_url="hooks.example")
 
 
 # -- what the controller does, in words -----------------------------------------------------------------------------

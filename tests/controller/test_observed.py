@@ -9,7 +9,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from controller.alerting import Alerting
 from controller.engines import EngineMetric, EngineNode, NodeScrape
 from controller.feasibility import Feasibility
+from controller.judging import Judging
 from controller.laws.protocol import Action
+from controller.ledgers import Ledgers
 from controller.metrics import SPECS as CONTROL_SPECS
 from controller.observed import SPECS, AlertCollector, EngineCollector, alert_status, engine_status
 from controller.scrape import Scraper
@@ -17,7 +19,9 @@ from controller.tick import ModelOutput, Outputs
 from estimators.histogram import Snapshot
 from router.turn import Role
 from slos.counts import Count
+from slos.epoch import Epoch
 from slos.objective import Signal, Slo
+from slos.policy import Declaration
 from slos.reduce import Binding, SloReading
 
 SLO = Slo("tpot", Signal.TPOT, 0.99, 0.040)
@@ -43,10 +47,13 @@ def scraper(tpots: tuple[float, ...] = (0.0, 50.0, 50.0)) -> Scraper:
 
 
 def alerting() -> Alerting:
-    made = Alerting((SLO,), webhook_url="http://127.0.0.1:9/", settle_s=0.0)
-    made(0.0, Outputs(None, {}), {"tpot": Count()})
-    made(5.0, Outputs(None, {}), {"tpot": Count(60, 20)})
-    made(31.0, Outputs(None, {}), {"tpot": Count(60, 20)})
+    declared = Declaration((SLO,))
+    ledgers = Ledgers((SLO,), Epoch(1.7e9, 0.0), start={"tpot": Count()})
+    judging = Judging(declared, ledgers, settle_s=0.0)
+    made = Alerting(declared, ledgers, webhook_url="http://127.0.0.1:9/", judging=judging)
+    for now_s, count in ((0.0, Count()), (5.0, Count(60, 20)), (31.0, Count(60, 20))):
+        ledgers.take({"tpot": count}, now_s, 1.7e9 + now_s)
+        made(now_s, Outputs(None, {}), {"tpot": count})
     return made
 
 
@@ -105,8 +112,11 @@ def test_every_metric_is_exported_as_its_spec_says():
         'trimtab_alert_state{slo="tpot",state="pending"} 1.0',
         'trimtab_alert_state{slo="tpot",state="firing"} 0.0',
         'trimtab_alert_window_turns{slo="tpot",verdict="bad"} 20.0',
-        'trimtab_notices_total{result="delivered"} 0.0',
-        "trimtab_notices_waiting 0.0",
+        'trimtab_slo_burn_ratio{slo="tpot",window="5m"} 33.3',
+        'trimtab_slo_budget_left_ratio{slo="tpot"} 0.99',
+        'trimtab_incidents{lane="page"} 0.0',
+        'trimtab_notices_total{result="delivered",sink="webhook"} 0.0',
+        'trimtab_notices_waiting{sink="webhook"} 0.0',
     ):
         assert line in text
     families = {family.name for family in registry.collect()}
@@ -123,6 +133,6 @@ def test_before_the_first_round_and_tick_there_is_nothing_to_show_and_no_error()
     assert engine_status(idle, {}) == {}
     registry = CollectorRegistry()
     registry.register(EngineCollector(idle))
-    registry.register(AlertCollector(Alerting((SLO,))))
+    registry.register(AlertCollector(Alerting(Declaration((SLO,)), Ledgers((SLO,), Epoch(0.0, 0.0)))))
     assert "trimtab_engine_scrapes_total" in generate_latest(registry).decode()
     asyncio.run(idle.close())

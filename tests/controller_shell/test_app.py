@@ -265,8 +265,8 @@ def test_a_store_that_is_damaged_is_told_loudly(tmp_path: Path) -> None:
     site = Site(tmp_path)
     drive(site.loop, site.clock, 1, lambda seq: report(seq, records=turns()))
     status = site.get("/api/v1/status")
-    assert FILE in status["warnings"][0] and not status["store"]["on_disk"]
-    assert "trimtab_control_store_ok 0.0" in site.client.get("/metrics").text
+    assert f"{FILE} was damaged" in status["warnings"][0] and status["store"]["on_disk"]
+    assert "trimtab_control_store_ok 1.0" in site.client.get("/metrics").text
     assert site.get("/health")["status"] == "ok", "the loop runs all the same"
     assert site.get("/api/v1/series")["models"]["m"]["price"] == [0.4]
 

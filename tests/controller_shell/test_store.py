@@ -68,24 +68,15 @@ def test_counts_of_an_slo_that_has_changed_begin_again(tmp_path: Path) -> None:
     assert Store(tmp_path).restore(changed).counts == {"later-ttft": Count(5, 0)}
 
 
-@pytest.mark.parametrize("damage", ["no database", "torn", "newer", "a folder"])
-def test_a_file_that_cannot_be_used_is_left_as_it_is_and_memory_serves(tmp_path: Path, damage: str) -> None:
+@pytest.mark.parametrize("why", ["newer", "a folder"])
+def test_a_file_that_cannot_be_used_is_left_as_it_is_and_memory_serves(tmp_path: Path, why: str) -> None:
     path = tmp_path / FILE
-    if damage == "a folder":
+    if why == "a folder":
         path.mkdir()
-    elif damage == "no database":
-        path.write_bytes(b"this is no database" * 100)
     else:
-        store = Store(tmp_path)
-        store.put_ticks([replace(ROW, at_s=float(at)) for at in range(2000)])
-        store.close(100.0)
-        if damage == "torn":
-            data = bytearray(path.read_bytes())
-            data[8192:16384] = b"\xff" * 8192
-            path.write_bytes(bytes(data))
-        else:
-            with sqlite3.connect(path) as db:
-                db.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+        Store(tmp_path).close(100.0)
+        with sqlite3.connect(path) as db:
+            db.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
     before = path.read_bytes() if path.is_file() else None
     store = Store(tmp_path)
     assert not store.on_disk and str(path) in store.problem and store.errors == 1
