@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,7 +17,7 @@ from controller.ledgers import Ledgers
 from controller.tick import ModelOutput, Outputs
 from slos.alerts import State
 from slos.counts import Count
-from slos.deliver import Result
+from slos.deliver import Result, Waiting
 from slos.epoch import Epoch
 from slos.objective import Match, Signal, Slo
 from slos.policy import AlertPolicy, Declaration
@@ -40,7 +41,9 @@ class Bodies:
     def __init__(self) -> None:
         self.bodies: list[dict] = []
 
-    changes, waiting, shown, outbox, results = 0, 0, "http://hook", (), {}
+        self.changes, self.waiting, self.shown = 0, 0, "http://hook"
+        self.outbox: tuple[Waiting, ...] = ()
+        self.results: dict[Result, int] = {}
 
     def offer(self, body) -> str:
         self.bodies.append(body)
@@ -190,7 +193,7 @@ def test_a_webhook_gets_it_over_http():
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
-        fleet = Fleet(delivery=None, webhook_url=url, secret="s")
+        fleet = Fleet(delivery=None, webhook_url=url, secret="s", clock=time.monotonic)
         job, _ = fleet.alerting.jobs()
         assert job.interval_s == 1.0 and job.timeout_s is not None and job.timeout_s > 5.0
         fleet.run(10, slow=0.0)
