@@ -17,13 +17,17 @@ from . import (
     cli_serve,
     cli_simulate,
 )
+from .cli_alerts import alerts_app
 from .cli_engines import engines_app
 from .cli_slo import slo_app
+from .cli_slo_status import slo_status
 from .console import out
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(slo_app, name="slo")
 app.add_typer(engines_app, name="engines")
+app.add_typer(alerts_app, name="alerts")
+slo_app.command("status")(slo_status)
 slo_app.command("rules")(cli_rules.rules)
 app.command("demo")(cli_demo.demo)
 app.command("calibrate")(cli_calibrate.calibrate)
