@@ -202,7 +202,7 @@ class Alerting:
         return self._incidents.open
 
     @property
-    def muted(self) -> Mapping[str, float]:
+    def muted(self) -> Sequence[str]:
         """Keys of alarms that a page holds back."""
         return self._incidents.muted
 
@@ -322,7 +322,7 @@ class Alerting:
         told = tuple((one.key, one.starts_s, one.told_s, one.flapping) for one in self._incidents.open)
         resolved = tuple((alert.fingerprint, alert.ends_s) for alert in self._resolved)
         judging, system = self.judging.export(), self.system.names()
-        now = (changes, told, resolved, self.silences, judging, tuple(system), dict(self._incidents.muted).keys())
+        now = (changes, told, resolved, self.silences, judging, tuple(system), self._incidents.paged.keys())
         if now == self._stored:
             return
         self._stored, self._unwritten = now, True

@@ -28,14 +28,15 @@ from dataclasses import dataclass, field, replace
 from estimators.binomial import tail
 from slos.alerts import Alert, Evidence, Gate, Held, State
 from slos.allowance import Method
-from slos.budget import ErrorBudget, burn, error_budget, exhausted_in_s, revision
+from slos.budget import Burn, ErrorBudget, burn, error_budget, exhausted_in_s, revision
 from slos.counts import Count
 from slos.history import History
 from slos.incidents import Alarm, Family
 from slos.ledger import CountWindow
 from slos.notice import labels
 from slos.objective import Slo
-from slos.policy import DAY_S, AlertPolicy, Burn, Declaration, Severity
+from slos.policy import DAY_S, AlertPolicy, Declaration, Severity
+from slos.policy import Burn as Burning
 from slos.wording import breach, budget_left, burning, duration, exhausted, no_data, percent, recovery
 
 from .ledgers import Ledgers
@@ -66,8 +67,8 @@ class Standing:
     evidence: Evidence
     budget: ErrorBudget
     exhausted_in_s: float | None
-    burns: Mapping[float, float | None]
-    """By window in seconds."""
+    burns: Mapping[float, Burn]
+    """By window in seconds: those that rules ask for, and those that are shown."""
 
     @property
     def verdict(self) -> str:
@@ -198,12 +199,11 @@ class _Judge:
             clear_s=policy.breach.clear_s,
         )
         self.alert = Alert()
-        self._burns: dict[Burn, Held] = {rule: Held() for rule in policy.burns}
+        self._burns: dict[Burning, Held] = {rule: Held() for rule in policy.burns}
         self._no_data = self._exhausted = Held()
         self._turns, self._judged = CountWindow(policy.no_data.after_s), CountWindow(policy.no_data.after_s)
         self._watched_s: float | None = None
-        self._counted: dict[Burn, Count] = {}
-        self._rates: dict[Burn, float | None] = {}
+        self._spans = {*SHOWN_BURNS_S, *FORECAST_S, *(s for rule in policy.burns for s in (rule.long_s, rule.short_s))}
         self._said = ""
         """What the breach was when it was last one: while it clears, nothing new is to be told of it."""
         self._restore(kept)
@@ -235,33 +235,26 @@ class _Judge:
         if not self.alert.firing:
             self._said = ""
         clear_s = policy.breach.clear_s
+        burns = {s: burn(slo, history, at, s, self._recent(s)) for s in self._spans}
         for rule, held in self._burns.items():
-            self._burns[rule] = held.after(self._burning(rule, history, at), now_s, rule.for_s, clear_s)
+            self._burns[rule] = held.after(self._burning(rule, burns), now_s, rule.for_s, clear_s)
         self._no_data = self._no_data.after(self._unmeasured(now_s, history, at), now_s, 0.0, 0.0)
         budget = error_budget(slo, history, at)
         enough = budget.spent >= (1 if budget.method is Method.SLICES else policy.min_bad_events)
         gone = True if budget.left <= 0.0 and enough else False if budget.left > BUDGET_BACK else None
         self._exhausted = self._exhausted.after(gone, now_s, BUDGET_FOR_S, BUDGET_FOR_S)
-        burns = {s: burn(slo, history, at, s, self._recent(s)) for s in SHOWN_BURNS_S}
-        rate = next(
-            (burn(slo, history, at, s) for s in FORECAST_S if history.window(s, at).bad >= policy.min_bad_events),
-            None,
-        )
-        self._counted = {rule: history.window(rule.long_s, at) for rule, held in self._burns.items() if held.firing}
-        self._rates = {rule: burn(slo, history, at, rule.long_s) for rule in self._counted}
+        rate = next((burns[s].rate for s in FORECAST_S if burns[s].count.bad >= policy.min_bad_events), None)
         self.standing = Standing(slo, window, evidence, budget, exhausted_in_s(slo, budget, rate), burns)
 
     def _recent(self, window_s: float) -> Count | None:
         window = self._windows.get(window_s)
         return None if window is None else window.total()
 
-    def _burning(self, rule: Burn, history: History, at: int) -> bool | None:
-        recent = self._recent(rule.long_s)
-        counted = history.window(rule.long_s, at) if recent is None else recent
-        if counted.bad < self._policy.min_bad_events:
+    def _burning(self, rule: Burning, burns: Mapping[float, Burn]) -> bool | None:
+        if burns[rule.long_s].count.bad < self._policy.min_bad_events:
             return False
         factor = rule.factor(self.slo.budget.over_s)
-        rates = [burn(self.slo, history, at, s, self._recent(s)) for s in (rule.long_s, rule.short_s)]
+        rates = [burns[s].spent for s in (rule.long_s, rule.short_s)]
         if any(rate is not None and rate < factor for rate in rates):
             return False
         return None if None in rates else True
@@ -292,11 +285,10 @@ class _Judge:
             found.append(self._alarm(Family.BREACH, policy.breach.severity, self._said, words))
         for rule, held in self._burns.items():
             if held.firing:
-                rate = self._rates.get(rule) or 0.0
-                counted = self._counted.get(rule, Count())
-                said = burning(
-                    self.slo, counted, rule.long_s, rate, words.doing(self.slo), self._left(), self._where(words)
-                )
+                long = standing.burns[rule.long_s]
+                left, where = self._left(), self._where(words)
+                rate = long.spent or 0.0
+                said = burning(self.slo, long.count, rule.long_s, rate, words.doing(self.slo), left, where)
                 windows = {"long_window": span(rule.long_s), "short_window": span(rule.short_s)}
                 mute_s = rule.short_s + policy.breach.clear_s + self._span_s
                 found.append(self._alarm(Family.BURN, rule.severity, said, words, windows, mute_s))
@@ -380,5 +372,5 @@ def span(seconds: float) -> str:
     return f"{seconds:g}s"
 
 
-def _rule(rule: Burn) -> str:
+def _rule(rule: Burning) -> str:
     return f"{Family.BURN.value} {span(rule.long_s)} {span(rule.short_s)} {rule.severity.value}"

@@ -20,7 +20,7 @@ from slos.objective import Slo
 
 from .alerting import Alerting
 from .engines import EngineMetric, EngineReading
-from .judging import span
+from .judging import SHOWN_BURNS_S, span
 from .metrics import Kind, Spec
 from .scrape import Scraper
 from .status import number
@@ -195,7 +195,7 @@ class AlertCollector(Collector):
             + [((name, "bad"), window.bad) for name, window in windows.items()],
         )
         left = [((name,), one.budget.left) for name, one in standings.items() if one.budget.known]
-        rates = [(name, span(s), rate) for name, one in standings.items() for s, rate in one.burns.items()]
+        rates = [(name, span(s), one.burns[s].rate) for name, one in standings.items() for s in SHOWN_BURNS_S]
         yield _family(BUDGET_LEFT, left)
         yield _family(BURN, [((name, window), rate) for name, window, rate in rates if rate is not None])
         lanes = [one.lane for one in self._alerting.incidents]

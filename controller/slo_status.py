@@ -18,7 +18,7 @@ from slos.objective import Slo
 from slos.wording import budget_left, duration, percent
 
 from .alerting import Alerting
-from .judging import Standing, span
+from .judging import SHOWN_BURNS_S, Standing, span
 from .loop import ControlLoop
 from .status import iso, number
 
@@ -62,7 +62,7 @@ def slo_status(loop: ControlLoop, alerting: Alerting, slo: Slo) -> dict[str, obj
             else iso(loop.ledgers.now_s + standing.exhausted_in_s),
             "measured": number(budget.measured),
         },
-        "burn": {span(window_s): number(rate) for window_s, rate in standing.burns.items()},
+        "burn": {span(window_s): number(standing.burns[window_s].rate) for window_s in SHOWN_BURNS_S},
         "why": why(standing),
     }
 
@@ -77,7 +77,8 @@ def why(standing: Standing) -> str:
         share = percent(window.bad / window.valid)
         told = f"{share} of {window.valid:,} turns {last} were bad, {percent(slo.epsilon)} is allowed"
         if standing.verdict == "breach" and standing.p_value is not None:
-            told += f"; chance alone would do that once in {1.0 / max(standing.p_value, 1e-12):,.0f} times"
+            odds = 1.0 / max(standing.p_value, 1e-9)
+            told += f"; chance alone does that {f'once in {odds:,.0f} times' if odds < 1e6 else 'never'}"
     left = budget_left(slo, standing.budget, standing.exhausted_in_s)
     return f"{told}; {left}" if left else told
 

@@ -9,8 +9,8 @@ Over the budget's window (28 days, rolling), for a share epsilon that may be bad
     exhausted in  left x over_s / burn, where burn > 1: what is spent leaves the window too, but not before that
 
 A young budget has not seen its 28 days. The rest is then expected to be as busy as what was seen, so `allowed` is
-scaled up by over_s / elapsed; likewise a burn over a longer window than was seen is scaled down by elapsed / window,
-which makes it what was really spent. Without that, the second bad turn of a new installation would be an empty budget.
+scaled up by over_s / elapsed; likewise `Burn.spent` scales a burn over a longer window than was seen down, and that is
+what alerts go by. Without that, the second bad turn of a new installation would be an empty budget.
 """
 
 from __future__ import annotations
@@ -73,25 +73,37 @@ def error_budget(slo: Slo, history: History, at: int) -> ErrorBudget:
     return ErrorBudget(budget.method, spent, allowed * over_s / elapsed_s, measured, elapsed_s)
 
 
-def burn(slo: Slo, history: History, at: int, window_s: float, recent: Count | None = None) -> float | None:
-    """How many times faster than allowed the budget was spent over a window; None where nothing says.
+@dataclass(frozen=True, slots=True)
+class Burn:
+    """How the budget was spent over one window."""
 
-    `recent` are the counts of the window where they are known more finely than by slices.
-    """
+    count: Count
+    """What was counted in it."""
+    rate: float | None
+    """How many times faster than allowed; None where nothing says."""
+    seen: float
+    """The share of the window since counting began."""
+
+    @property
+    def spent(self) -> float | None:
+        """The rate as if nothing was spent before counting began: what of the budget is really gone by this window."""
+        return None if self.rate is None else self.rate * self.seen
+
+
+def burn(slo: Slo, history: History, at: int, window_s: float, recent: Count | None = None) -> Burn:
+    """The burn over a window that ends in slice `at`. `recent` are its counts where they are known more finely than by
+    slices."""
     budget = slo.budget
-    seen = min(1.0, (history.elapsed(window_s, at) + 1) * history.slice_s / window_s)
-    if budget.method is Method.SLICES and window_s > history.slice_s:
-        slices = history.slices(window_s, at, slo.epsilon, budget.min_samples)
-        if not slices.measured:
-            return None
-        return slices.bad / slices.measured / round(1.0 - budget.good_slices, 12) * seen
     count = history.window(window_s, at) if recent is None else recent
-    if not count.valid:
-        return None
-    share = count.bad / count.valid
-    if budget.method is Method.SLICES:
-        return float(share > slo.epsilon) / round(1.0 - budget.good_slices, 12)
-    return share / slo.epsilon * (seen if recent is None else 1.0)
+    seen = 1.0 if recent is not None else min(1.0, (history.elapsed(window_s, at) + 1) * history.slice_s / window_s)
+    if budget.method is Method.REQUESTS:
+        return Burn(count, count.bad / count.valid / slo.epsilon if count.valid else None, seen)
+    allowed = round(1.0 - budget.good_slices, 12)
+    if window_s <= history.slice_s:
+        known = count.valid >= budget.min_samples
+        return Burn(count, float(count.bad > slo.epsilon * count.valid) / allowed if known else None, seen)
+    slices = history.slices(window_s, at, slo.epsilon, budget.min_samples)
+    return Burn(count, slices.bad / slices.measured / allowed if slices.measured else None, seen)
 
 
 def exhausted_in_s(slo: Slo, budget: ErrorBudget, rate: float | None) -> float | None:

@@ -30,6 +30,7 @@ from .policy import Severity
 REPEAT_S = 4 * 3600.0
 FLAP_CYCLES = 3
 FLAP_WITHIN_S = 3600.0
+REMEMBER_PAGE_S = 7 * 86_400.0
 MAX_INCIDENTS = 1000
 
 
@@ -113,8 +114,10 @@ class Incidents:
     """All that is open, and what has to be remembered of what was."""
 
     open: tuple[Incident, ...] = ()
-    muted: Mapping[str, float] = field(default_factory=dict)
-    """Alarms by key that a page holds back, until when."""
+    paged: Mapping[str, float] = field(default_factory=dict)
+    """When a page was last open, by what it was about."""
+    muted: tuple[str, ...] = ()
+    """Keys of alarms that are on and that a page holds back."""
     opened: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """When incidents began within the last hour, by what they were about and lane."""
 
@@ -132,13 +135,16 @@ class Incidents:
         before = {(one.about, one.lane): one for one in self.open}
         found: dict[tuple[str, Lane], Incident] = {}
         told: list[Told] = []
-        muted: dict[str, float] = {}
+        muted: list[str] = []
+        paged = {about: at_s for about, at_s in self.paged.items() if now_s - at_s < REMEMBER_PAGE_S}
         # Pages first, for they decide what is muted.
         for place in sorted(before.keys() | on.keys(), key=lambda at: (at[1] is not Lane.PAGE, at)):
             about, lane = place
             incident, present = before.get(place), on.get(place, [])
-            if lane is not Lane.PAGE and incident is None:
-                present = self._unmuted(present, (about, Lane.PAGE) in found, now_s, muted)
+            if lane is not Lane.PAGE and incident is None and about in paged:
+                quiet = [alarm for alarm in present if now_s - paged[about] <= alarm.mute_s]
+                muted += [alarm.key for alarm in quiet]
+                present = [alarm for alarm in present if alarm not in quiet]
             if incident is None:
                 if not present or len(found) >= MAX_INCIDENTS:
                     continue
@@ -155,20 +161,11 @@ class Incidents:
                 continue
             incident, change = _told(replace(incident, silenced=silenced(incident.labels)), now_s)
             found[place] = incident
+            if lane is Lane.PAGE:
+                paged[about] = now_s
             if change is not None:
                 told.append(Told(change, incident, now_s))
-        return Incidents(tuple(found.values()), muted, opened), tuple(told)
-
-    def _unmuted(self, present: list[Alarm], page: bool, now_s: float, muted: dict[str, float]) -> list[Alarm]:
-        """Those that no page holds back; the others go on being muted until they end or their time is over."""
-        free = []
-        for alarm in present:
-            until_s = now_s + alarm.mute_s if page else self.muted.get(alarm.key, 0.0)
-            if page or until_s > now_s:
-                muted[alarm.key] = until_s
-            else:
-                free.append(alarm)
-        return free
+        return Incidents(tuple(found.values()), paged, tuple(muted), opened), tuple(told)
 
 
 def _begun(alarm: Alarm, now_s: float) -> Incident:
