@@ -33,7 +33,15 @@ from slos.sinks import DEFAULT_SINK, SINKS
 from slos.sinks.alertmanager import RESOLVED_FOR_S, Posted
 from slos.wording import duration
 
-from .alarms import Condition, SystemAlarms, controller_stale, routers_silent, store_damaged, store_failed
+from .alarms import (
+    Condition,
+    SystemAlarms,
+    controller_stale,
+    reload_failed,
+    routers_silent,
+    store_damaged,
+    store_failed,
+)
 from .doing import doing
 from .judging import Judging, Standing
 from .ledgers import Ledgers
@@ -376,6 +384,7 @@ def conditions(loop: ControlLoop) -> list[Condition]:
     return [
         store_failed(lambda: loop.store.problem),
         store_damaged(lambda: loop.store.damage),
+        reload_failed(lambda: loop.reload_failed),
         controller_stale(late),
         routers_silent(loop.intake, loop.monotonic),
     ]

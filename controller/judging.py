@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from estimators.binomial import tail
 from slos.alerts import Alert, Evidence, Gate, Held, State
 from slos.allowance import Method
-from slos.budget import Burn, ErrorBudget, burn, error_budget, exhausted_in_s, revision
+from slos.budget import Burn, ErrorBudget, burn, error_budget, exhausted_in_s
 from slos.counts import Count
 from slos.history import History
 from slos.incidents import Alarm, Family
@@ -37,6 +37,7 @@ from slos.notice import labels
 from slos.objective import Slo
 from slos.policy import DAY_S, AlertPolicy, Declaration, Severity
 from slos.policy import Burn as Burning
+from slos.revisions import revision
 from slos.wording import breach, budget_left, burning, duration, exhausted, no_data, percent, recovery
 
 from .ledgers import Ledgers
@@ -116,7 +117,7 @@ class Judging:
         self._judges = {}
         for slo in declaration.slos:
             judge = before.get(slo.name)
-            if judge is None or not same or revision(judge.slo) != revision(slo) or judge.slo.budget != slo.budget:
+            if judge is None or not same or revision(judge.slo) != revision(slo):
                 judge = _Judge(slo, declaration.alerts, self._evaluate_s, (kept or {}).get(slo.name))
             judge.slo = slo
             self._judges[slo.name] = judge

@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from slos.budget import MONTH_S, revision
+from slos.budget import MONTH_S
 from slos.counts import Count
 from slos.epoch import Epoch
 from slos.history import History
 from slos.objective import Slo
+from slos.revisions import revision
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -57,10 +58,17 @@ class Ledgers:
         self._changed: set[tuple[LedgerKey, int]] = set()
         self.redeclare(slos, rows)
 
-    def redeclare(self, slos: Iterable[Slo], rows: Iterable[SliceRow] = ()) -> None:
-        """Take other SLOs; histories of those that promise the same go on. `rows`: what is stored of the new ones."""
+    def redeclare(
+        self, slos: Iterable[Slo], rows: Iterable[SliceRow] = (), start: Mapping[str, Count] | None = None
+    ) -> None:
+        """Take other SLOs; histories of those that promise the same go on. `rows`: what is stored of the new ones;
+        `start`: the counters now, from which those are counted."""
+        keys = self._keys
         self._slos = {slo.name: slo for slo in slos}
         self._keys = {name: ledger_key(slo) for name, slo in self._slos.items()}
+        for name, count in (start or {}).items():
+            if name in self._keys and self._keys[name] != keys.get(name):
+                self._before[name] = count
         before = self._histories
         self._histories = {}
         for name, key in self._keys.items():

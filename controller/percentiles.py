@@ -13,6 +13,7 @@ from estimators.protocol import Estimate
 from estimators.quantile import WindowedQuantile
 from router.record import TurnRecord
 from slos.objective import Signal, Slo, Verdict, judge
+from slos.revisions import revision
 
 PARTS = 10
 PART_S = 30.0
@@ -24,9 +25,21 @@ class Percentiles:
     """By SLO. Time is the caller's, seconds of any monotonic clock."""
 
     def __init__(self, slos: Iterable[Slo]) -> None:
-        self._slos = tuple(slo for slo in slos if slo.threshold_s is not None)
-        self._windows = {slo.name: WindowedQuantile(slo.objective, PARTS - 1, cap_per_slice=CAP) for slo in self._slos}
+        self._slos: tuple[Slo, ...] = ()
+        self._windows: dict[str, WindowedQuantile] = {}
         self._rolled_s: float | None = None
+        self.redeclare(slos)
+
+    def redeclare(self, slos: Iterable[Slo]) -> None:
+        """Take other SLOs; the window of one that still means the same goes on."""
+        before = {slo.name: (revision(slo), self._windows[slo.name]) for slo in self._slos}
+        self._slos = tuple(slo for slo in slos if slo.threshold_s is not None)
+        self._windows = {}
+        for slo in self._slos:
+            meant, window = before.get(slo.name, ("", None))
+            if window is None or meant != revision(slo):
+                window = WindowedQuantile(slo.objective, PARTS - 1, cap_per_slice=CAP)
+            self._windows[slo.name] = window
 
     def fold(self, records: Iterable[TurnRecord], now_s: float) -> None:
         """Take ended turns."""

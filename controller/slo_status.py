@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from math import isfinite
 
-from slos.budget import revision
 from slos.incidents import Incident
 from slos.objective import Slo
+from slos.revisions import revision
 from slos.wording import budget_left, duration, percent
 
 from .alerting import Alerting

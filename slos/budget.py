@@ -15,8 +15,6 @@ what alerts go by. Without that, the second bad turn of a new installation would
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass
 
 from .allowance import Method
@@ -115,11 +113,3 @@ def exhausted_in_s(slo: Slo, budget: ErrorBudget, rate: float | None) -> float |
     if rate is None or rate <= 1.0:
         return None
     return budget.left * slo.budget.over_s / rate
-
-
-def revision(slo: Slo) -> str:
-    """Eight hex digits for what an SLO promises: a change of it begins a new budget, a new name or comment does not."""
-    match = slo.match
-    promised = [slo.signal.value, slo.objective, slo.threshold_s]
-    covered = [list(match.models), match.turn_min, match.turn_max, match.streaming]
-    return hashlib.sha256(json.dumps([promised, covered]).encode()).hexdigest()[:8]

@@ -90,7 +90,7 @@ def _extend(control: Control, settings: Settings) -> None:
     loop.sections["alerts"] = lambda: alert_status(alerting)
     loop.redeclared += [
         lambda declaration: scraper.redeclare(declaration.slos),
-        lambda declaration: alerting.redeclare(declaration.slos),
+        alerting.redeclare,
     ]
     control.closing += [scraper.close, alerting.close, _follow(control, settings)]
 

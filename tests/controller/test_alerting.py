@@ -81,6 +81,10 @@ class Fleet:
         self.ledgers.take(self.counts, self.now_s, WALL_S + self.now_s)
         self.alerting(self.now_s, outputs, self.counts)
 
+    def redeclare(self, *slos: Slo) -> None:
+        self.ledgers.redeclare(slos, (), self.counts)
+        self.alerting.redeclare(Declaration(slos))
+
     @property
     def about(self) -> list[str]:
         return [incident.about for incident in self.alerting.incidents]
@@ -253,9 +257,16 @@ def test_another_declaration_keeps_the_alerts_of_what_still_means_the_same():
     fleet.run(10, 0.5)
     assert fleet.alerting.alerts()[TTFT.name].state is State.FIRING
     slower = Slo(TPOT.name, Signal.TPOT, 0.99, 9.0)
-    fleet.alerting.redeclare((TTFT, slower))
+    fleet.redeclare(TTFT, slower)
     assert fleet.alerting.alerts()[TTFT.name].state is State.FIRING
     assert fleet.alerting.alerts()[TPOT.name].state is State.UNKNOWN
-    assert fleet.alerting.window(TPOT.name) == Count()
-    fleet.alerting.redeclare((slower,))
-    assert fleet.alerting.firing() == {}
+    fleet.run(1, 0.5)
+    assert fleet.about == [TTFT.name] and fleet.statuses == ["firing"]
+
+
+def test_the_incident_of_an_slo_that_is_no_longer_declared_is_over():
+    fleet = Fleet()
+    fleet.run(10, 0.5)
+    fleet.redeclare(TPOT)
+    fleet.run(1, 0.5)
+    assert fleet.about == [] and fleet.statuses == ["firing", "resolved"]
