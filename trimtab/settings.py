@@ -35,6 +35,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
+import yaml
+
 from controller.config import START_PRICE
 from controller.laws import DEFAULT_LAW, LAWS
 from router.artefact import SOURCES
@@ -47,7 +49,8 @@ from slos import phrases
 from slos.deliver import shown_url
 from slos.document import compose
 from slos.files import load_slo_file
-from slos.nodes import Spot, fields, items, own_fields, pairs, scalar
+from slos.nodes import REFUSED, Spot, fields, items, own_fields, pairs, scalar
+from slos.nodes import names as texts
 from slos.objective import Slo
 from slos.policy import UNDECLARED, Declaration
 from slos.problem import Problem, Problems, SpecError, did_you_mean, quoted
@@ -331,13 +334,12 @@ class _Reader:
             self._text(found["token_env"], "admin_token_env", "TRIMTAB_ADMIN_TOKEN")
 
     def _models(self, spot: Spot) -> None:
-        if not hasattr(spot.node, "value") or not isinstance(spot.node.value, list) or not spot.node.value:
+        if spot.node.tag != REFUSED and not (isinstance(spot.node, yaml.MappingNode) and spot.node.value):
             spot.complain(
                 "E104", f"must map model names to pools, not {spot.kind}", "write NAME: {decode: [http://...]}"
             )
             return
-        names = [str(key.value) for key, _ in spot.node.value if hasattr(key, "value")]
-        found = fields(spot, names)
+        found = own_fields(spot, "NAME")
         if not found:
             return
         if len(found) > 1:
@@ -358,16 +360,15 @@ class _Reader:
             self._duration(inside["lease"], "lease_s", "30s")
         if "table" in inside:
             listed = inside["table"]
-            spots = items(listed) if isinstance(listed.node.value, list) else [listed]
-            paths = [scalar(item, "tables/mine.json") for item in spots or ()]
-            self._values["tables"] = tuple(str(self._folder / path) for path in paths if path is not None)
+            paths = texts(listed, "tables/mine.json")
+            self._values["tables"] = tuple(str(self._folder / path) for path in paths)
         if "kv_events" in inside:
             self._kv_events(inside["kv_events"])
 
     def _kv_events(self, spot: Spot) -> None:
         addresses: list[tuple[str, str, str]] = []
         for url, place in own_fields(spot, "http://127.0.0.1:8200").items():
-            if isinstance(place.node.value, list):
+            if isinstance(place.node, yaml.MappingNode):
                 inside = fields(place, ("endpoint", "replay")) or {}
                 if "endpoint" not in inside:
                     place.complain("E103", "endpoint is missing", "write {endpoint: tcp://HOST:PORT, replay: ...}")

@@ -132,6 +132,16 @@ def test_a_mutated_trimtab_yaml_is_used_or_refused_with_places_and_fixes(text: s
         inside(text, error.problems)
 
 
+@pytest.mark.parametrize("value", ["[a]", "[[a, b]]", "a", "{}", "[]", "{a: b}", "{[a]: b}", "*a", "~"])
+@pytest.mark.parametrize("key", ["models", "listen", "admin", "source", "slos", "slo_file", "control", "router"])
+def test_a_value_of_another_kind_under_any_key_of_a_trimtab_yaml_is_refused_or_used(key: str, value: str):
+    text = f"version: 1\n{key}: {value}\n"
+    try:
+        parse_settings(text, "trimtab.yaml", Path("/nowhere"))
+    except SpecError as error:
+        inside(text, error.problems)
+
+
 @pytest.mark.parametrize("trap", TRAPS)
 @pytest.mark.parametrize(
     "old", ["p99(ttft) <= 500ms", "500ms", "28d", "2%", "page", "true", "97", "chat-ttft", "{rps: 2}"]
