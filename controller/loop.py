@@ -191,7 +191,7 @@ class ControlLoop:
         Counts and windows of an SLO that still means the same go on; one that changed begins anew. An observer that
         goes wrong does not keep the others from the news.
         """
-        self.ledgers.take(self.intake.measured(), self.monotonic(), self.wall())
+        self.save_counts()
         self.config = replace(self.config, slos=declaration.slos)
         self.intake.redeclare(declaration.slos)
         rows = self.store.slices([ledger_key(slo) for slo in declaration.slos])

@@ -271,16 +271,20 @@ class Store:
         return Restored(publication, counts, boots)
 
     def slices(self, keys: Iterable[LedgerKey]) -> list[SliceRow]:
-        """What is stored of these histories, oldest first. Never raises."""
-        found: list[SliceRow] = []
-        for key in keys:
+        """What is stored of these histories or waits for the next flush, oldest first. Never raises."""
+        wanted = list(keys)
+        with self._lock:  # before the file is read: a flush in between is then seen twice, not never
+            waiting = dict(self._slices)
+        found: dict[tuple[LedgerKey, int], SliceRow] = {}
+        for key in wanted:
             rows = self._all(
                 "SELECT at, valid, bad, excluded FROM slices JOIN slo_revisions ON id = of "
-                "WHERE slo = ? AND revision = ? AND slice_s = ? ORDER BY at",
+                "WHERE slo = ? AND revision = ? AND slice_s = ?",
                 [key.slo, key.revision, key.slice_s],
             )
-            found += [SliceRow(key, int(at), Count(*numbers)) for at, *numbers in rows]
-        return found
+            found |= {(key, int(at)): SliceRow(key, int(at), Count(*numbers)) for at, *numbers in rows}
+        found |= {place: row for place, row in waiting.items() if row.key in wanted}
+        return [found[place] for place in sorted(found)]
 
     def revisions(self) -> list[RevisionRow]:
         """What was counted, by SLO and by what it promised. Never raises."""

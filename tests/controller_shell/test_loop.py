@@ -16,6 +16,7 @@ from slos.counts import Count
 from slos.objective import Signal, Slo
 from slos.policy import Declaration
 from slos.reduce import SloReading
+from slos.revisions import revision
 from tests.controller.records import TPOT
 from tests.controller_shell.reports import SLOS, Clock, drive, loop_in, report, turns
 
@@ -276,3 +277,26 @@ def test_another_declaration_takes_the_place_of_the_old_one_between_two_ticks(tm
     loop.save_counts()
     loop.store.flush(clock())
     assert loop.store.restore((SLOS[0], slower, more)).counts["more"] == Count(3, 1)
+
+
+def test_the_ledger_follows_a_reload_and_a_meaning_that_comes_back_goes_on_where_it_was(tmp_path: Path) -> None:
+    loop, clock = loop_in(tmp_path)
+    tight = replace(SLOS[0], threshold_s=0.5)
+
+    def after(seq: int, count: Count, meant: Slo) -> Count:
+        """All slices of the first SLO, after one more report."""
+        drive(
+            loop,
+            clock,
+            1,
+            lambda n: report(n, counts={meant.name: count}, revisions={meant.name: revision(meant)}),
+            seq,
+        )
+        return sum((each for _, each in loop.ledgers.history(meant.name).rows()), Count())
+
+    assert after(1, Count(10, 1), SLOS[0]) == Count(), "a boot older than this process: where counting starts"
+    assert after(2, Count(30, 3), SLOS[0]) == Count(20, 2)
+    loop.redeclare(Declaration((tight, SLOS[1])))
+    assert after(3, Count(5, 5), tight) == Count(5, 5), "another budget"
+    loop.redeclare(Declaration(SLOS))
+    assert after(4, Count(40, 3), SLOS[0]) == Count(30, 2), "its own slices, and the ten turns since"
