@@ -1,4 +1,4 @@
-"""What we tell Alertmanagers ourselves, in real ones: accepted, shown by amtool, kept alive, resolved, by every peer."""
+"""What we tell Alertmanagers ourselves, in real ones: shown by amtool, kept alive, resolved, and every peer told."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from slos.allowance import Budget, Method
+from slos.allowance import REQUESTS_28D, Budget, Method
 from slos.objective import Signal, Slo
 from slos.policy import AlertPolicy, Breach, Burn, Declaration, Severity
 from slos.rules import RuleOptions, rule_file
@@ -48,6 +48,8 @@ DECLARED = Declaration(
         min_bad_events=5,
     ),
 )
+SERVED = tuple(replace(slo, budget=REQUESTS_28D) for slo in DECLARED.slos)
+"""The same promises for the installation, which takes no budget of two minutes. Counters know nothing of budgets."""
 OPTIONS = RuleOptions("trimtab", interval_s=1.0, period_interval_s=5.0, keep_firing_s=2.0)
 
 
@@ -82,7 +84,7 @@ def stack(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Itera
     text = rule_file(DECLARED, OPTIONS).text()
     (folder / "rules.yaml").write_text(text, encoding="utf-8")
     programs.check_rules(folder / "rules.yaml")
-    installation = asyncio.run(install(folder, PROFILE, "1P_1D", DECLARED.slos, speed=4.0))
+    installation = asyncio.run(install(folder, PROFILE, "1P_1D", SERVED, speed=4.0))
     try:
         admin = installation.admin_url.removeprefix("http://")
         with (
