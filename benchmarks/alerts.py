@@ -68,7 +68,8 @@ def cost_ms() -> float:
     """CPU time of one evaluation of 100 SLOs."""
     slos = tuple(Slo(f"slo-{n}", Signal.TTFT, 0.99, 1.0 + n) for n in range(100))
     last = int(BEGIN_S // 300.0)
-    rows = [SliceRow(ledger_key(slo), at, Count(600, 5)) for slo in slos for at in range(last - 8_064, last)]
+    keys = [ledger_key(slo) for slo in slos]
+    rows = [SliceRow(key, at, Count(600, 5)) for key in keys for at in range(last - 8_064, last)]
     ledgers = Ledgers(slos, Epoch(BEGIN_S, 0.0), rows, {slo.name: Count() for slo in slos})
     judging = Judging(Declaration(slos), ledgers, settle_s=0.0)
     spent = []

@@ -117,7 +117,7 @@ class Judging:
         self._judges = {}
         for slo in declaration.slos:
             judge = before.get(slo.name)
-            if judge is None or not same or revision(judge.slo) != revision(slo):
+            if judge is None or not same or judge.revision != revision(slo):
                 judge = _Judge(slo, declaration.alerts, self._evaluate_s, (kept or {}).get(slo.name))
             judge.slo = slo
             self._judges[slo.name] = judge
@@ -187,6 +187,7 @@ class _Judge:
 
     def __init__(self, slo: Slo, policy: AlertPolicy, evaluate_s: float, kept: object) -> None:
         self.slo = slo
+        self.revision = revision(slo)
         self.standing: Standing | None = None
         self._policy = policy
         budget = slo.budget
@@ -330,7 +331,7 @@ class _Judge:
     ) -> Alarm:
         own = {**labels(self.slo, words.service, words.labels, family, severity), **(more or {})}
         beside = self.annotations(words)
-        return Alarm(self.slo.name, family, severity, own, said, beside, revision(self.slo), mute_s=mute_s)
+        return Alarm(self.slo.name, family, severity, own, said, beside, self.revision, mute_s=mute_s)
 
     def _left(self) -> str:
         standing = self.standing
@@ -343,7 +344,7 @@ class _Judge:
     # -- a restart -----------------------------------------------------------------------------------------------------
 
     def export(self) -> dict[str, object]:
-        return {"revision": revision(self.slo), "on": sorted(self._on())}
+        return {"revision": self.revision, "on": sorted(self._on())}
 
     def _on(self) -> Iterable[str]:
         if self.alert.firing:
@@ -355,7 +356,7 @@ class _Judge:
             yield Family.BUDGET.value
 
     def _restore(self, kept: object) -> None:
-        if not isinstance(kept, dict) or kept.get("revision") != revision(self.slo):
+        if not isinstance(kept, dict) or kept.get("revision") != self.revision:
             return
         on = kept.get("on")
         on = set(on) if isinstance(on, list) else set()

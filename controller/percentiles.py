@@ -12,7 +12,7 @@ from math import inf
 from estimators.protocol import Estimate
 from estimators.quantile import WindowedQuantile
 from router.record import TurnRecord
-from slos.objective import Signal, Slo, Verdict, judge
+from slos.objective import Outcome, Signal, Slo, Verdict, judge
 from slos.revisions import revision
 
 PARTS = 10
@@ -69,6 +69,8 @@ class Percentiles:
 
 
 def _value_s(slo: Slo, record: TurnRecord) -> float | None:
+    if record.outcome in (Outcome.FAILED, Outcome.TIMED_OUT):
+        return None
     if slo.signal is Signal.TTFT:
         return record.ttft_s
     return record.e2e_s if slo.signal is Signal.E2E else record.tpot_s

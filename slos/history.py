@@ -46,7 +46,9 @@ class History:
         self.over_s = over_s
         self._size = int(over_s / slice_s) + 2  # the open one, and one that the window's far end lies in
         self._at = np.full(self._size, _NOTHING, dtype=np.int64)
-        self._counts = np.zeros((self._size, 3), dtype=np.int64)
+        self._valid = np.zeros(self._size, dtype=np.int64)
+        self._bad = np.zeros(self._size, dtype=np.int64)
+        self._excluded = np.zeros(self._size, dtype=np.int64)
         self._last = self._asked = _NOTHING
         self._sums: dict[tuple[int, int], Count] = {}
         self._verdicts: dict[tuple[float, float, int, int], Slices] = {}
@@ -64,7 +66,7 @@ class History:
         """Sets what a slice has counted; what lay in its place, a ring's length away, is gone."""
         place = at % self._size
         self._at[place] = at
-        self._counts[place] = (count.valid, count.bad, count.excluded)
+        self._valid[place], self._bad[place], self._excluded[place] = count.valid, count.bad, count.excluded
         if at != self._last or at < self._asked:
             self._last = at
             self._forget()
@@ -75,7 +77,7 @@ class History:
     def get(self, at: int) -> Count:
         """What a slice has counted."""
         place = at % self._size
-        return _count(self._counts[place]) if self._at[place] == at else Count()
+        return self._count(place) if self._at[place] == at else Count()
 
     def window(self, seconds: float, at: int) -> Count:
         """What was counted in the open slice `at` and the closed ones that make up so many seconds before it."""
@@ -88,8 +90,8 @@ class History:
         key = (seconds, epsilon, min_samples, at)
         found = self._verdicts.get(key)
         if found is None:
-            counts = self._counts[self._places(round(seconds / self.slice_s), at)]
-            valid, bad = counts[:, 0], counts[:, 1]
+            places = self._places(round(seconds / self.slice_s), at)
+            valid, bad = self._valid[places], self._bad[places]
             known = valid >= min_samples
             broken = int(np.count_nonzero(known & (bad > epsilon * valid)))
             measured = int(np.count_nonzero(known))
@@ -118,13 +120,15 @@ class History:
         """All slices, oldest first."""
         for place in np.argsort(self._at, kind="stable"):
             if self._at[place] != _NOTHING:
-                yield int(self._at[place]), _count(self._counts[place])
+                yield int(self._at[place]), self._count(int(place))
 
     def _closed(self, slices: int, at: int) -> Count:
         key = (slices, at)
         found = self._sums.get(key)
         if found is None:
-            found = _count(self._counts[self._places(slices, at)].sum(axis=0))
+            places = self._places(slices, at)
+            sums = (int(column[places].sum()) for column in (self._valid, self._bad, self._excluded))
+            found = Count(*sums)
             if len(self._sums) > 64:
                 self._sums.clear()
             self._sums[key] = found
@@ -132,15 +136,17 @@ class History:
 
     def _places(self, slices: int, at: int) -> np.ndarray:
         """Where the closed slices before `at` lie, those that counted something."""
-        numbers = np.arange(at - min(slices, self._size - 1), at)
+        if slices > self._size // 8:
+            everywhere: np.ndarray = (self._at >= at - slices) & (self._at < at)
+            return everywhere
+        numbers = np.arange(at - slices, at)
         places = numbers % self._size
         found: np.ndarray = places[self._at[places] == numbers]
         return found
 
+    def _count(self, place: int) -> Count:
+        return Count(int(self._valid[place]), int(self._bad[place]), int(self._excluded[place]))
+
     def _forget(self) -> None:
         self._sums.clear()
         self._verdicts.clear()
-
-
-def _count(row: np.ndarray) -> Count:
-    return Count(int(row[0]), int(row[1]), int(row[2]))

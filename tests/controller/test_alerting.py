@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from controller.doing import doing
 from controller.feasibility import Feasibility, Relief
 from controller.laws.protocol import Action
 from controller.ledgers import Ledgers
+from controller.store import OutboxRow
 from controller.tick import ModelOutput, Outputs
 from slos.alerts import State
 from slos.counts import Count
@@ -215,6 +216,93 @@ def test_a_webhook_gets_it_over_http():
     asyncio.run(asyncio.wait_for(main(), 20.0))
     assert received[0] == received[1] and received[0]["signed"]
     assert received[0]["body"]["alerts"][0]["labels"]["alertname"] == "SLOBreach"
+
+
+def test_what_nobody_has_taken_is_posted_after_a_restart_under_the_same_id():
+    ids: list[str] = []
+    stored: list[tuple[str, Sequence[OutboxRow]]] = []
+
+    async def take(request: web.Request) -> web.Response:
+        ids.append(request.headers["X-Trimtab-Delivery"])
+        return web.Response(status=503 if len(ids) == 1 else 200)
+
+    async def main() -> None:
+        app = web.Application()
+        app.router.add_post("/hook", take)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
+        options = {"delivery": None, "webhook_url": url, "keep": lambda *kept: stored.append(kept)}
+        before = Fleet(**options)
+        before.run(10, slow=0.0)
+        before.run(2, slow=0.3)
+        await before.alerting.deliver()  # away; then the process is killed
+        text, outbox = stored[-1]
+        assert len(outbox) == 1 and outbox[0].sink == "webhook"
+        after = Fleet(**options, stored=text, outbox=outbox, now_s=before.now_s + 5.0, rows=before.ledgers.all())
+        await after.alerting.deliver()
+        after.run(1, slow=0.3)
+        await after.alerting.deliver()
+        assert len(ids) == 2 and ids[0] == ids[1] and stored[-1][1] == []
+        await before.alerting.close()
+        await after.alerting.close()
+        await runner.cleanup()
+
+    asyncio.run(asyncio.wait_for(main(), 20.0))
+
+
+def test_what_is_new_is_on_disk_before_anybody_is_told():
+    done: list[str] = []
+
+    class Watched(Bodies):
+        async def flush(self) -> None:
+            done.append(f"posted {len(self.bodies)}")
+
+        async def close(self) -> None: ...
+
+    async def flush() -> None:
+        done.append("written")
+
+    fleet = Fleet(delivery=Watched(), keep=lambda text, outbox: done.append("kept"), flush=flush)
+    fleet.run(10, slow=0.0)
+    fleet.run(2, slow=0.3)
+    done.clear()
+    asyncio.run(fleet.alerting.deliver())
+    assert done[0] == "written" and done[1].startswith("posted")
+
+
+def test_alertmanagers_are_shown_what_fires_and_for_five_minutes_what_is_over():
+    fleet = Fleet(delivery=None, alertmanagers=["http://127.0.0.1:9"])
+    peers = fleet.alerting.alertmanagers
+    assert peers is not None
+    fleet.run(10, slow=0.0)
+    fleet.run(3, slow=0.3)
+    shown = peers._alerts[0]
+    assert shown.ends_s is None and shown.labels["slo"] == TTFT.name and "6" in shown.annotations["summary"]
+    fleet.alerting.silence(["slo=*ttft"], 3600.0, "ann", "Alertmanager has its own")
+    fleet.run(1, slow=0.3)
+    assert len(peers._alerts) == 1
+    fleet.run(14, slow=0.0)
+    over = peers._alerts[0]
+    assert over.ends_s is not None and over.starts_s == shown.starts_s and over.labels == shown.labels
+    fleet.run(10, slow=0.0)
+    assert len(peers._alerts) == 1, "a peer that could not be told is told for an hour"
+    fleet.run(60, slow=0.0)
+    assert not list(peers._alerts)
+    asyncio.run(fleet.alerting.close())
+
+
+def test_an_slo_that_is_not_declared_any_more_is_no_alert_any_more():
+    fleet = Fleet()
+    fleet.run(10, slow=0.0)
+    fleet.run(3, slow=0.3)
+    declared = Declaration((TPOT,))
+    fleet.ledgers.redeclare(declared.slos)
+    fleet.alerting.redeclare(declared)
+    fleet.run(0.2, slow=0.3)
+    assert fleet.statuses == ["firing", "resolved"]
+    assert "not declared any more" in fleet.told.bodies[-1]["alerts"][0]["annotations"]["summary"]
 
 
 def test_a_webhook_that_is_no_url_is_refused_at_once():

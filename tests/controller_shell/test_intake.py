@@ -259,3 +259,21 @@ def test_what_a_boot_counted_under_earlier_meanings_is_bounded() -> None:
         it.accept(counted(at + 1, 5, revision(slo)), float(at))
     (boot,) = it._boots.values()
     assert len(boot.aside) == MAX_ASIDE
+def test_what_a_boot_had_counted_before_anybody_met_it_is_counted_and_not_measured():
+    intake = Intake(SLOS)
+    old = {"tpot": Count(50_000, 900, 3), "later-ttft": Count()}
+    intake.accept(report(9_000, counts=old), 0.0)
+    assert intake.counts()["tpot"] == Count(50_000, 900, 3) and intake.measured()["tpot"] == Count()
+    intake.accept(report(9_001, counts={"tpot": Count(50_010, 901, 3)}), 1.0)
+    assert intake.measured()["tpot"] == Count(10, 1)
+    # A boot whose first report brings all the turns that it counts is young.
+    intake.accept(report(1, boot="boot-b", records=turns(40), counts={"tpot": Count(40, 2)}), 2.0)
+    assert intake.measured()["tpot"] == Count(50, 3)
+
+
+def test_a_process_that_remembers_measures_what_was_counted_while_it_was_away():
+    intake = Intake(SLOS)
+    intake.restore({"tpot": Count(100, 5)}, {("router-0", "boot-a"): {"tpot": Count(100, 5)}})
+    intake.accept(report(50, counts={"tpot": Count(130, 6)}), 0.0)
+    intake.accept(report(3, router="router-1", counts={"tpot": Count(7, 0)}), 0.0)
+    assert intake.measured()["tpot"] == Count(137, 6)

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from controller.store import FILE, MAX_PENDING, MIGRATIONS, RETENTION_S, AuditRow, Store, TickRow
+import controller.store as module
+from controller.ledgers import LedgerKey, SliceRow
+from controller.store import FILE, MAX_PENDING, MIGRATIONS, RETENTION_S, AuditRow, OutboxRow, Store, TickRow
 from router.policy import Policy, Publication, Weights
 from slos.counts import Count
 from tests.controller_shell.reports import SLOS
@@ -116,7 +118,6 @@ def test_rows_that_arrive_while_writing_stay(tmp_path: Path, monkeypatch: pytest
     store = Store(tmp_path)
     store.put_ticks([ROW])
     late = replace(ROW, at_s=105.0)
-    import controller.store as module
 
     write = module._write
 
@@ -158,3 +159,164 @@ def test_the_schema_is_versioned_by_its_migrations(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / FILE) as db:
         assert db.execute("PRAGMA user_version").fetchone()[0] == len(MIGRATIONS)
         assert db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+
+
+# -- the ledger's slices ----------------------------------------------------------------------------------------------
+
+KEY, OTHER_KEY = LedgerKey("tpot", "aaaa", 300.0), LedgerKey("tpot", "bbbb", 300.0)
+LATEST = int(10 * RETENTION_S // 300)
+
+
+def put(store: Store, *rows: SliceRow) -> None:
+    store.put_counts(SLOS, {"tpot": Count(9, 1)}, {}, 1.0, rows)
+
+
+def test_slices_come_back_by_what_was_promised_and_writing_them_again_changes_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    rows = [SliceRow(KEY, LATEST + at, Count(10 + at, at, 1)) for at in range(3)]
+    put(store, *rows, SliceRow(OTHER_KEY, LATEST, Count(5, 5)))
+    assert store.flush(10 * RETENTION_S)
+    put(store, *rows)
+    put(store, SliceRow(KEY, LATEST + 2, Count(20, 3)))
+    store.close(10 * RETENTION_S)
+    again = Store(tmp_path)
+    assert again.slices([KEY]) == [*rows[:2], SliceRow(KEY, LATEST + 2, Count(20, 3))]
+    assert again.slices([OTHER_KEY]) == [SliceRow(OTHER_KEY, LATEST, Count(5, 5))]
+    assert again.last_slice_s() == (LATEST + 2) * 300.0
+    found = {row.revision: row for row in again.revisions()}
+    assert found["aaaa"].count == Count(41, 4, 2) and found["aaaa"].to_s - found["aaaa"].from_s == 900.0
+    assert found["bbbb"].count == Count(5, 5), "the old promise stays visible"
+
+
+def test_slices_that_wait_for_a_disk_stay_until_they_are_written(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    pages = store._db.execute("PRAGMA page_count").fetchone()[0]
+    store._db.execute(f"PRAGMA max_page_count = {pages}")
+    put(store, *(SliceRow(KEY, LATEST + at, Count(at, 0)) for at in range(3000)))
+    assert not store.flush(1.0)
+    put(store, SliceRow(KEY, LATEST + 1, Count(100, 0)))
+    store._db.execute("PRAGMA max_page_count = 1000000")
+    assert store.flush(2.0)
+    rows = store.slices([KEY])
+    assert len(rows) == 3000 and rows[1].count == Count(100, 0)
+
+
+def test_slices_older_than_the_budgets_go_and_so_do_promises_without_any(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    now_s = 100 * 86_400.0
+    recent = int((now_s - 28 * 86_400.0) // 300)
+    put(store, SliceRow(KEY, recent, Count(1, 0)), SliceRow(OTHER_KEY, recent - 300, Count(1, 0)))
+    store.flush(now_s)
+    assert [row.revision for row in store.revisions()] == ["aaaa"]
+    assert store._db.execute("SELECT count(*) FROM slo_revisions").fetchone()[0] == 1
+
+
+def test_incidents_and_the_notices_that_wait_are_of_one_moment(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    first, second = OutboxRow("a", "webhook", 1.0, "{}"), OutboxRow("b", "webhook", 2.0, "{}")
+    store.put_alerts('{"version": 1}', [first, second], 2.0)
+    assert store.outbox() == [first, second], "what is not yet written is read back"
+    store.flush(3.0)
+    store.put_alerts('{"version": 2}', [second], 3.0)
+    store.close(4.0)
+    again = Store(tmp_path)
+    assert again.outbox() == [second] and again.document("alerts") == '{"version": 2}'
+
+
+# -- what is done about damage ----------------------------------------------------------------------------------------
+
+
+def damaged(tmp_path: Path) -> Path:
+    """A file with 40,000 slices and a hole in the middle."""
+    store = Store(tmp_path)
+    put(store, *(SliceRow(KEY, LATEST + at, Count(at, 0)) for at in range(40_000)))
+    store.put_document("alerts", '{"version": 1}', 1.0)
+    store.close(10 * RETENTION_S)
+    path = tmp_path / FILE
+    data = bytearray(path.read_bytes())
+    middle = len(data) // 2 // 4096 * 4096
+    data[middle : middle + 4096] = b"\xff" * 4096
+    path.write_bytes(bytes(data))
+    return path
+
+
+def test_a_damaged_file_is_set_aside_and_what_can_be_read_is_saved(tmp_path: Path) -> None:
+    before = damaged(tmp_path).read_bytes()
+    store = Store(tmp_path)
+    assert store.on_disk and "was damaged" in store.damage and not store.problem
+    (aside,) = tmp_path.glob(f"{FILE}.damaged-*T*Z")
+    assert aside.read_bytes() == before and aside.name in store.damage
+    rows = store.slices([KEY])
+    assert 38_000 < len(rows) < 40_000, "all but the rows of one page"
+    assert all(row.count == Count(row.at - LATEST, 0) for row in rows)
+    assert rows[0].at == LATEST and rows[-1].at == LATEST + 39_999, "from both ends"
+    put(store, SliceRow(KEY, LATEST + 40_000, Count(1, 1)))
+    store.close(10 * RETENTION_S)
+    again = Store(tmp_path)
+    assert not again.damage and len(again.slices([KEY])) == len(rows) + 1
+
+
+def test_a_file_that_is_no_database_is_set_aside_and_a_new_one_begun(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(b"this is no database" * 100)
+    store = Store(tmp_path)
+    assert store.on_disk and "0 rows" in store.damage
+    put(store, SliceRow(KEY, LATEST, Count(1, 1)))
+    store.close(10 * RETENTION_S)
+    assert len(Store(tmp_path).slices([KEY])) == 1
+
+
+def test_damage_that_is_found_while_it_runs_costs_nothing_that_is_in_memory(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    put(store, SliceRow(KEY, LATEST, Count(1, 0)))
+    store.flush(10 * RETENTION_S)
+    store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    path = tmp_path / FILE
+    path.write_bytes(b"\xff" * path.stat().st_size)
+    store._db.close()
+    store._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    put(store, SliceRow(KEY, LATEST + 1, Count(2, 0)))
+    assert not store.flush(10 * RETENTION_S) and store.lost and store.on_disk
+    put(store, SliceRow(KEY, LATEST, Count(1, 0)))  # whoever has them all puts them again
+    assert store.flush(10 * RETENTION_S)
+    assert [row.at for row in Store(tmp_path).slices([KEY])] == [LATEST, LATEST + 1]
+
+
+def where(store: Store) -> str:
+    return "disk" if store.on_disk else "memory"
+
+
+def test_a_disk_that_comes_back_gets_all_that_was_kept_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Store(tmp_path)
+    put(first, SliceRow(KEY, LATEST, Count(1, 0)))
+    first.close(10 * RETENTION_S)
+    really = module._open
+
+    def read_only(path: str) -> sqlite3.Connection:
+        if path == ":memory:":
+            return really(path)
+        raise sqlite3.OperationalError("attempt to write a readonly database")
+
+    monkeypatch.setattr(module, "_open", read_only)
+    store = Store(tmp_path)
+    assert where(store) == "memory" and "readonly" in store.problem
+    assert len(store.slices([KEY])) == 1, "what can be read is read"
+    put(store, SliceRow(KEY, LATEST + 1, Count(2, 0)))
+    assert store.flush(100.0) and where(store) == "memory"
+    monkeypatch.setattr(module, "_open", really)
+    assert store.flush(120.0) and where(store) == "memory", "tried every minute"
+    put(store, SliceRow(KEY, LATEST + 2, Count(3, 0)))
+    assert store.flush(170.0) and where(store) == "disk" and store.problem == ""
+    store.close(180.0)
+    assert [row.at for row in Store(tmp_path).slices([KEY])] == [LATEST, LATEST + 1, LATEST + 2]
+
+
+def test_a_folder_that_is_not_there_yet_is_used_when_it_is(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("in the way", encoding="utf-8")
+    store = Store(tmp_path / "state")
+    put(store, SliceRow(KEY, LATEST, Count(1, 0)))
+    assert where(store) == "memory" and store.flush(100.0)
+    (tmp_path / "state").unlink()
+    assert store.flush(200.0) and where(store) == "disk"
+    assert len(Store(tmp_path / "state").slices([KEY])) == 1

@@ -34,7 +34,8 @@ slos:
   - name: later-ttft
     objective: p99(ttft) <= 2s
     match: {turn: ">=2"}
-control: {law: aimd, price: 0.3, table: paper, signal: engine, webhook: "http://127.0.0.1:9/h", webhook_secret_env: S}
+control: {law: aimd, price: 0.3, table: paper, signal: engine, webhook: "http://127.0.0.1:9/h", webhook_secret_env: S,
+  alertmanagers: [http://am-0:9093, https://am-1/prefix]}
 router: {conversation: md5_first_message, idle: 5m, gap_timeout: 10s, api_keys_env: KEYS}
 """
 
@@ -67,6 +68,7 @@ def test_every_key_of_a_file_arrives_where_it_belongs():
     assert settings.slos == (Slo("later-ttft", Signal.TTFT, 0.99, 2.0, Match(turn_min=2)),)
     assert (settings.price, settings.mode, settings.signal, settings.source) == (0.3, "paper", "engine", "vllm-cpu")
     assert (settings.conversation, settings.idle_s, settings.gap_timeout_s) == ("md5_first_message", 300.0, 10.0)
+    assert settings.alertmanagers == ("http://am-0:9093", "https://am-1/prefix")
     assert (settings.webhook, settings.webhook_secret_env, settings.api_keys_env) == (
         "http://127.0.0.1:9/h",
         "S",
@@ -164,3 +166,9 @@ def test_a_named_secret_that_is_not_set_is_said(monkeypatch):
     with pytest.raises(StartError, match="TRIMTAB_X"):
         secret_from_env("TRIMTAB_X")
     assert secret_from_env("") is None
+
+
+@pytest.mark.parametrize("url", ["am-0:9093", "ftp://am", "http://", "'http://am:port'"])
+def test_an_alertmanager_that_is_no_url_is_told_with_its_line_and_never_repeated(url: str):
+    (problem,) = complaints(f"version: 1\ncontrol:\n  alertmanagers:\n    - {url}\n")
+    assert problem.startswith("trimtab.yaml:4:") and "write http://HOST:9093" in problem and "am" not in problem[12:30]
