@@ -2,6 +2,7 @@
 
     GET    /api/v1/alerts                open incidents, what a page holds back, receivers, what waits for them
     POST   /api/v1/alerts/test           {"by": "..."}: tell every receiver that this is a test -> what came of it
+    GET    /api/v1/slos/history          what was counted of every SLO, by what it promised at the time
     GET    /api/v1/silences
     POST   /api/v1/silences              {"matchers": ["slo=chat-*"], "for_s": 7200, "by": "...", "comment": "..."}
     DELETE /api/v1/silences/ID           end it now
@@ -11,18 +12,20 @@ The guard of `app.py` is before all of them. What operators do here is in the au
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 from fastapi import FastAPI, Request, Response
 
 from router.errors import Code
+from slos.budget import revision
 from slos.silences import Silence
 
 from .alerting import Alerting
 from .answers import TooLarge, answered, body_of, refused
 from .loop import ControlLoop
 from .slo_status import incident_row, slo_status
-from .status import iso
+from .status import iso, number
 from .store import AuditRow
 
 MAX_BYTES = 16_384
@@ -69,6 +72,30 @@ def mount_alerts(app: FastAPI, loop: ControlLoop, alerting: Alerting) -> None:
         by = str(wanted.get("by", "api"))[:200]
         loop.store.audit(AuditRow(loop.wall(), by, "alerts test", ""))
         return answered({"results": await alerting.test(by)})
+
+    @app.get("/api/v1/slos/history")
+    async def get_history() -> Response:
+        current = {(slo.name, revision(slo)) for slo in alerting.judging.declaration.slos}
+        rows = await asyncio.to_thread(loop.store.revisions)
+        return answered(
+            {
+                "source": loop.config.source,
+                "history": [
+                    {
+                        "slo": row.slo,
+                        "revision": row.revision,
+                        "current": (row.slo, row.revision) in current,
+                        "from": iso(row.from_s),
+                        "to": iso(row.to_s),
+                        "valid": row.count.valid,
+                        "bad": row.count.bad,
+                        "excluded": row.count.excluded,
+                        "good_share": number(1.0 - row.count.bad / row.count.valid if row.count.valid else None),
+                    }
+                    for row in rows
+                ],
+            }
+        )
 
     @app.get("/api/v1/silences")
     async def get_silences() -> Response:

@@ -27,6 +27,9 @@ def slo_status(
     if strange:
         known = ", ".join(row["slo"] for row in found["slos"]) or "none"
         fail(f"no SLO {strange[0]!r} is declared here; known: {known}")
+    history = ask(url, "/api/v1/slos/history", token_env=token_env)["history"]
+    for row in rows:
+        row["earlier"] = [one for one in history if one["slo"] == row["slo"] and not one["current"]]
     controller = controller_of(status)
     if as_json:
         text = json.dumps({"source": found["source"], "controller": controller, "slos": rows}, indent=1)
@@ -84,6 +87,11 @@ def _parts(row: dict[str, Any]) -> list[tuple[str, str]]:
     alert = row["alert"]
     since = f" since {alert['since']}: {alert['summary']}" if alert.get("since") else ""
     found.append(("alert", f"{alert['state']}{since}"))
+    for one in row["earlier"]:
+        share = (
+            "no turn" if one["good_share"] is None else f"{percent(one['good_share'])} of {one['valid']:,} turns good"
+        )
+        found.append(("earlier", f"{one['from']} to {one['to']}, another promise ({one['revision']}): {share}"))
     return found
 
 

@@ -404,16 +404,31 @@ function table(id, columns, rows, none) {
 
 const word = (text, cls) => el("span", { class: cls }, text);
 
+function budgetLeft(slo) {
+  const budget = slo.budget;
+  if (!budget || budget.left === null) return word("–", "dim");
+  const cell = word(percent(budget.left, 1) + " · " + count(budget.bad_left) + (budget.method === "slices" ? " slices" : ""), budget.left <= 0 ? "bad" : "");
+  cell.title = slo.why;
+  return cell;
+}
+
+function alertState(slo) {
+  const alert = slo.alert;
+  if (!alert) return word(slo.kept === null ? "no turns yet" : slo.kept ? "kept" : "missed", slo.kept === null ? "dim" : slo.kept ? "good" : "bad");
+  if (!alert.since) return word(slo.verdict === "unknown" ? "too few turns" : slo.verdict === "breach" ? "outside" : "ok", slo.verdict === "ok" ? "good" : slo.verdict === "breach" ? "bad" : "dim");
+  const cell = word(`${alert.severity} ${alert.state} since ${clock(Date.parse(alert.since) / 1000)}`, "bad");
+  cell.title = alert.summary;
+  return cell;
+}
+
 function drawSlos(model) {
   const readings = model ? model.readings : [];
-  const columns = [["promise"], ["now", "n"], ["good", "n"], ["of turns", "n roomy"], ["bad", "n roomy"], ["so far", ""]];
+  const columns = [["promise"], ["now", "n"], ["good", "n"], ["of turns", "n roomy"], ["bad", "n roomy"], ["budget left", "n"], ["alert", ""]];
   const rows = view.slos.slos.map((slo) => {
     const reading = readings.find((r) => r.slo === slo.slo), now = reading ? value(reading.value_s) : null;
     const over = now !== null && now > slo.threshold_s;
     const share = slo.good_share === null ? "–" : percent(slo.good_share, 2);
-    const alert = (view.status.alerts || {})[slo.slo];
-    const verdict = alert && alert.state === "firing" ? word("alert firing", "bad") : slo.kept === null ? word("no turns yet", "dim") : slo.kept ? word("kept", "good") : word("missed", "bad");
-    return [el("span", { id: `slo-${slo.slo}` }, slo.promise), now === null ? word("–", "dim") : word(seconds(now), over ? "bad" : ""), share, count(slo.valid), count(slo.bad), verdict];
+    return [el("span", { id: `slo-${slo.slo}` }, slo.promise), now === null ? word("–", "dim") : word(seconds(now), over ? "bad" : ""), share, count(slo.valid), count(slo.bad), budgetLeft(slo), alertState(slo)];
   });
   table("slos", columns, rows, "No SLO is declared: nothing drives the price.");
 }

@@ -1,4 +1,8 @@
-"""Sinks: a notice in the shape that a kind of receiver understands. To add one: a file and a line here."""
+"""Sinks: what a kind of receiver understands. To add one that is told of changes: a file and a line in `SINKS`.
+
+Receivers of changes get a notice each, through an outbox (`deliver.py`). Alertmanager is told what is so, again and
+again, and has a shell of its own (`alertmanagers.py`); what is told is always logged too.
+"""
 
 from collections.abc import Callable
 

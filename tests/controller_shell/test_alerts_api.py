@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from slos.budget import revision
+from slos.counts import Count
 from tests.controller_shell.alerting_site import AlertingSite
+from tests.controller_shell.reports import SLOS, loop_in
 
 
 @pytest.fixture
@@ -137,6 +141,28 @@ def test_incidents_silences_and_budgets_survive_a_restart(tmp_path: Path):
     assert after.alerting.notices == 0, "nothing is told again"
     after.run(20)
     assert after.alerting.notices == 1 and after.alerting.incidents == ()
+
+
+def test_what_was_counted_under_another_promise_stays_visible(tmp_path: Path):
+    before = AlertingSite(tmp_path)
+    before.run(10, bad=1)
+    before.loop.save_counts()
+    before.loop.store.close(before.clock())
+    changed = (replace(SLOS[0], threshold_s=1.5), SLOS[1])
+    loop, _ = loop_in(tmp_path, before.clock, slos=changed)
+    assert list(loop.ledgers.history("later-ttft").rows()) == []
+    assert sum(count.valid for _, count in loop.ledgers.history("tpot").rows()) == 2400
+    rows = {(row.slo, row.revision): row.count for row in loop.store.revisions()}
+    assert rows["later-ttft", revision(SLOS[0])] == Count(2400, 120)
+
+
+def test_the_history_says_which_promise_is_the_present_one(site: AlertingSite):
+    site.run(10)
+    site.loop.save_counts()
+    site.loop.store.flush(site.clock())
+    found = {row["slo"]: row for row in site.get("/api/v1/slos/history")["history"]}
+    assert found["tpot"]["current"] and found["tpot"]["valid"] == 2400 and found["tpot"]["good_share"] == 1
+    assert found["tpot"]["from"] < found["tpot"]["to"]
 
 
 def test_a_store_that_cannot_be_written_is_an_incident_and_serving_goes_on(site: AlertingSite):
