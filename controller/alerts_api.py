@@ -18,7 +18,7 @@ import json
 from fastapi import FastAPI, Request, Response
 
 from router.errors import Code
-from slos.budget import revision
+from slos.revisions import revision
 from slos.silences import Silence
 
 from .alerting import Alerting

@@ -117,7 +117,7 @@ class Judging:
         self._judges = {}
         for slo in declaration.slos:
             judge = before.get(slo.name)
-            if judge is None or not same or judge.revision != revision(slo):
+            if judge is None or not same or judge.revision != revision(slo) or judge.slo.budget != slo.budget:
                 judge = _Judge(slo, declaration.alerts, self._evaluate_s, (kept or {}).get(slo.name))
             judge.slo = slo
             self._judges[slo.name] = judge

@@ -7,12 +7,12 @@ import pytest
 from controller.judging import Judging, span
 from controller.ledgers import Ledgers
 from slos.allowance import Budget, Method
-from slos.budget import revision
 from slos.counts import Count
 from slos.epoch import Epoch
 from slos.incidents import Alarm, Family
 from slos.objective import Match, Signal, Slo
 from slos.policy import AlertPolicy, Breach, Burn, Declaration, Severity
+from slos.revisions import revision
 
 LATER = Slo("later-ttft", Signal.TTFT, 0.99, 2.0, Match(turn_min=2))
 TPOT = Slo("tpot", Signal.TPOT, 0.99, 0.040, Match(("m",)))

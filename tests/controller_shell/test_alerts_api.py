@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from slos.budget import revision
 from slos.counts import Count
+from slos.revisions import revision
 from tests.controller_shell.alerting_site import AlertingSite
 from tests.controller_shell.reports import SLOS, loop_in
 
@@ -43,7 +43,7 @@ def test_a_healthy_slo_says_verdict_percentile_budget_and_burn(site: AlertingSit
     assert found["budget"]["left"] == 1 and found["budget"]["exhausted_in_s"] is None
     assert found["burn"] == {"5m": 0, "1h": 0, "6h": 0, "3d": 0}
     assert found["alert"] == {"state": "ok", "since": None, "family": None}
-    assert len(found["revision"]) == 8 and "1 % is allowed" in found["why"]
+    assert len(found["revision"]) == 12 and "1 % is allowed" in found["why"]
 
 
 def test_a_breach_is_seen_in_the_alerts_and_in_the_slos_row_and_says_why(site: AlertingSite):

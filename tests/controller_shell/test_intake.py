@@ -259,6 +259,8 @@ def test_what_a_boot_counted_under_earlier_meanings_is_bounded() -> None:
         it.accept(counted(at + 1, 5, revision(slo)), float(at))
     (boot,) = it._boots.values()
     assert len(boot.aside) == MAX_ASIDE
+
+
 def test_what_a_boot_had_counted_before_anybody_met_it_is_counted_and_not_measured():
     intake = Intake(SLOS)
     old = {"tpot": Count(50_000, 900, 3), "later-ttft": Count()}

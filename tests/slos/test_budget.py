@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from slos.allowance import Budget, Method
-from slos.budget import burn, error_budget, exhausted_in_s, revision
+from slos.budget import burn, error_budget, exhausted_in_s
 from slos.counts import Count
 from slos.history import History
-from slos.objective import Match, Signal, Slo
+from slos.objective import Signal, Slo
 
 DAY_S = 86_400.0
 SLO = Slo("ttft", Signal.TTFT, 0.99, 0.5)
@@ -99,14 +99,3 @@ def test_the_end_is_in_sight_where_more_is_spent_than_comes_back(rate: float | N
     assert exhausted_in_s(SLO, error_budget(SLO, history(), NOW), rate) == (
         None if seconds is None else pytest.approx(seconds)
     )
-
-
-def test_what_is_promised_makes_the_revision_and_not_how_it_is_called():
-    assert revision(SLO) == revision(replace(SLO, name="other", line=7)) == revision(BY_SLICES)
-    others = [
-        replace(SLO, threshold_s=0.6),
-        replace(SLO, objective=0.95),
-        replace(SLO, signal=Signal.E2E),
-        replace(SLO, match=Match(turn_min=2)),
-    ]
-    assert len({revision(slo) for slo in (SLO, *others)}) == 5
