@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slos.files import load_slo_file
 from slos.objective import Match, Signal, Slo
 from slos.spec import SpecError
 from trimtab.processes import StartError, installation_secret, read_settings, save_settings, secret_from_env
@@ -146,6 +147,14 @@ def test_settings_that_cannot_work_together_are_refused(change, words):
 def test_the_children_read_what_the_supervisor_wrote(tmp_path):
     settings = dataclasses.replace(parsed(GOOD), state_dir=str(tmp_path)).checked()
     assert read_settings(save_settings(settings)) == settings
+
+
+def test_a_declaration_of_every_key_reaches_the_children_whole(tmp_path):
+    example = Path(__file__).parents[2] / "examples" / "slo-full.yaml"
+    declaration = load_slo_file(example)
+    written = Settings(declaration=declaration, slo_path=str(example), state_dir=str(tmp_path))
+    read = read_settings(save_settings(written))
+    assert repr(read) == repr(written), "what equality leaves out (lines, descriptions, labels) included"
 
 
 def test_a_damaged_settings_file_is_a_start_error(tmp_path):
