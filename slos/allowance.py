@@ -1,17 +1,17 @@
 """How much may be bad, and over how long: the error budget that an SLO declares.
 
-By requests, the share 1 - objective of the valid turns in `over_s` may be bad. By slices, each slice of time that does
-not break the objective beyond chance is good (`slices.py`), one with too few turns is unknown and counts for nothing,
-and the share `good_slices` of the measured ones is to be good: quiet hours then weigh as much as busy ones.
+By requests, the share 1 - objective of the valid turns in `over_s` may be bad. By slices, each slice of time whose
+turns keep the objective is good, one with too few turns is unknown and counts for nothing, and the share `good_slices`
+of the measured ones is to be good: quiet hours then weigh as much as busy ones.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-EVALUATE_S = 30.0
-"""How often alerts are judged: a slice is a multiple of it, and divides a day."""
+STEP_S = 30.0
+"""A slice is a multiple of it, and divides a day."""
 DAY_S = 86_400.0
-SLICES_S = tuple(n * EVALUATE_S for n in range(1, 2881) if DAY_S % (n * EVALUATE_S) == 0)
+SLICES_S = tuple(n * STEP_S for n in range(1, 2881) if DAY_S % (n * STEP_S) == 0)
 """All that do."""
 
 

@@ -26,7 +26,7 @@ SLO covers no turn that asked for another deadline of the same signal: TTFT, TPO
 goodput by its conditions. Success and end-to-end time have no such deadline and cover it. `match.asked: true` is
 about turns that asked, and a threshold of None is then the turn's own deadline (docs/decisions/0032).
 
-Left out: percentiles (`slos/reduce.py`) and what is counted of verdicts (`counts.py`, `slices.py`).
+Left out: percentiles (`slos/reduce.py`) and what is counted of verdicts (`counts.py`, `history.py`).
 """
 
 import math

@@ -29,7 +29,7 @@ from dataclasses import replace
 from . import advice, phrases, schema
 from .advice import Found
 from .alerts_spec import read_alerts
-from .allowance import EVALUATE_S, REQUESTS_28D, SLICES_S, Budget, Method
+from .allowance import REQUESTS_28D, SLICES_S, STEP_S, Budget, Method
 from .document import compose
 from .nodes import Spot, boolean, choice, fields, items, names, number, pairs, scalar, whole
 from .objective import ASKABLE, STREAMED, Condition, Match, Signal, Slo
@@ -182,7 +182,7 @@ def read_budget(spot: Spot, found: dict[str, Spot], usual: Budget) -> Budget:
         over_s = _span(found["over"], DAY_S, MAX_OVER_S, "28d")
         budget = budget if over_s is None else replace(budget, over_s=over_s)
     if "slice" in found:
-        slice_s = _span(found["slice"], EVALUATE_S, DAY_S, "5m")
+        slice_s = _span(found["slice"], STEP_S, DAY_S, "5m")
         if slice_s is not None and slice_s not in SLICES_S:
             found["slice"].complain("E205", *_slice_problem(slice_s))
         elif slice_s is not None:
