@@ -154,7 +154,13 @@ async def test_what_p_says_of_the_request_itself_goes_to_the_client_and_d_is_end
 
 @in_loop
 async def test_what_d_says_of_the_request_itself_goes_to_the_client_and_p_is_ended():
-    p, d = FakeEngine("P0", fault=hangs()), FakeEngine("D0", fault=answers(400))
+    p = FakeEngine("P0", fault=hangs())
+
+    async def refuses(engine: FakeEngine, request: web.Request, body: Body) -> web.StreamResponse | None:
+        await until(lambda: bool(p.running))
+        return await answers(400)(engine, request, body)
+
+    d = FakeEngine("D0", fault=refuses)
     async with mooncake([p], [d]) as router:
         answer = await ask(router.url, chat("hello"))
         await router.settle()
