@@ -1,4 +1,4 @@
-"""The configurations in docs/how-to/prometheus.md, as they stand there."""
+"""The configurations in docs/how-to/prometheus.md and alerts.md, as they stand there."""
 
 from __future__ import annotations
 
@@ -32,6 +32,17 @@ def test_prometheus_takes_its_configuration(programs: Programs, tmp_path: Path):
     (tmp_path / "prometheus.yml").write_text(block("prometheus.yml"), encoding="utf-8")
     done = run(programs.promtool, "check", "config", str(tmp_path / "prometheus.yml"))
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_alertmanager_takes_the_recipes_for_chat_pager_and_mail(programs: Programs, tmp_path: Path):
+    text = (CHECKOUT / "docs" / "how-to" / "alerts.md").read_text(encoding="utf-8")
+    recipes = [found for found in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if found.startswith("route:")]
+    assert recipes
+    for number, recipe in enumerate(recipes):
+        config = tmp_path / f"{number}.yml"
+        config.write_text(recipe, encoding="utf-8")
+        done = run(programs.amtool, "check-config", str(config))
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def alert(name: str, family: str, severity: str, slo: str = "ttft") -> dict[str, Any]:
