@@ -126,7 +126,7 @@ def _between(percentile: dict[str, Any]) -> str:
 def _ms(value: float | str | None) -> str:
     if value is None:
         return "no lower bound yet"
-    return "no answer" if isinstance(value, str) else duration(value / 1e3)
+    return "no answer" if isinstance(value, str) else duration(float(f"{value / 1e3:.3g}"))
 
 
 def _number(value: float | str | None) -> str:
