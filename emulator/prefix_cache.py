@@ -197,6 +197,10 @@ class PrefixCache:
         """Tokens that cannot be evicted: pinned and reserved."""
         return self.resident_tokens + self.reserved_tokens - self._idle_tokens
 
+    def forget_idle(self) -> None:
+        """Evict all that no request on the way uses."""
+        self._evict(self._idle_tokens)
+
     def clear(self) -> None:
         """Forget everything: the engine restarted."""
         self._generation += 1

@@ -26,6 +26,7 @@ from slos.spec import SpecError
 from . import cli_fit
 from .console import fail, out
 from .doctor.visit import at_start
+from .fault_file import load_faults
 from .processes import EXIT_SETTINGS, StartError, read_settings, save_settings, set_up_logging, state_dir
 from .settings import Settings, default_state_dir, load_settings
 from .supervisor import Supervisor
@@ -65,6 +66,7 @@ def emulate(
     kv_events_port: Annotated[
         int | None, typer.Option(min=1024, max=65000, help="Publish KV events: first of two ports a node. Needs pyzmq.")
     ] = None,
+    faults: Annotated[Path | None, typer.Option(help="YAML file: what goes wrong with requests and nodes.")] = None,
     ready_file: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Emulated vLLM servers, one port a node: no GPU, the latencies of the profile."""
@@ -75,6 +77,10 @@ def emulate(
         fail(f"unknown connector {connector!r}; known: {', '.join(CONNECTORS)}")
     if not 0 < speed <= 1000:
         fail(f"--speed {speed:g}: must be above 0 and at most 1000")
+    try:
+        plan = None if faults is None else load_faults(faults)
+    except SpecError as error:
+        fail("\n".join(str(problem) for problem in error.problems))
     set_up_logging("emulator")
 
     def ready(running: RunningFleet) -> None:
@@ -109,6 +115,7 @@ def emulate(
             connector=connector,
             kv_events_port=kv_events_port,
             load_failure=kv_load_failure_policy,
+            faults=plan,
             on_ready=ready,
         )
     except ImportError:

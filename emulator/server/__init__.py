@@ -1,5 +1,5 @@
 """The emulated fleet behind vLLM's HTTP, in real time: the same engines that the simulator runs in virtual time."""
 
-from .run import PortInUse, RunningFleet, main_loop, serve
+from .run import FaultPlan, PortInUse, RunningFleet, main_loop, serve
 
-__all__ = ["PortInUse", "RunningFleet", "main_loop", "serve"]
+__all__ = ["FaultPlan", "PortInUse", "RunningFleet", "main_loop", "serve"]

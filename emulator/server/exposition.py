@@ -29,6 +29,19 @@ def page(counts: Counts, role: Role, model: str, profile: EngineProfile, max_mod
     return "\n".join(lines) + "\n" + _process_page(counts.started)
 
 
+_OLD_NAMES = {
+    "vllm:request_time_per_output_token_seconds": "vllm:time_per_output_token_seconds",
+    "vllm:kv_cache_usage_perc": "vllm:gpu_cache_usage_perc",
+}
+
+
+def under_old_names(text: str) -> str:
+    """The page as releases before 0.10 named what has another name today."""
+    for today, older in _OLD_NAMES.items():
+        text = text.replace(today, older)
+    return text
+
+
 def lag_page(lag: Lag, speed: float, extra: dict[str, float]) -> str:
     """The emulator's own metrics, under its own prefix."""
     lines = ["# HELP emulator_lag_seconds Wall seconds between when a chunk was due and when it was written."]

@@ -5,6 +5,9 @@ chunk can be written from the agenda's callback straight to the transport (`stre
 that wakes up, and a queue between the two, for every token; and because a handler is cancelled as soon as its client
 is gone, in every phase, which is the abort. What it can write is measured in `run.py`.
 
+What befalls single requests by rule, or by their header `X-Emulator-Fault`, is `mishaps.py`'s; what is wrong with the
+node itself is its `condition`.
+
 A node dies in two ways. `kill` is SIGKILL: nothing listens, open connections break off. A hand-over that kills the
 engine gives those in flight vLLM's own words (status 500, or an event in the stream), then nothing listens.
 """
@@ -17,7 +20,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -27,14 +30,16 @@ from aiohttp.http import RawRequestMessage
 
 from ..fleet import Fleet, Role
 from ..kv_blocks import KvBlocks
-from . import doors, errors, nixl
+from ..rules import HEADER, Condition, Mishap, Pages, Rules, of_header
+from . import doors, errors, mishaps, nixl
 from .bodies import Ask, Limits, read_chat, read_text
 from .bootstrap import Bootstrap
 from .clock import WallClock
 from .errors import ApiError, Detail
-from .exposition import CONTENT_TYPE, lag_page, page
+from .exposition import CONTENT_TYPE, lag_page, page, under_old_names
 from .lag import Lag
 from .metrics import Counts
+from .mishaps import Interrupted
 from .replies import Envelope, fingerprint
 from .stream import DONE, Stream
 from .taint import Taint
@@ -65,13 +70,20 @@ class Options:
 
 
 class _Connection(web.RequestHandler):
-    """Remembers when it last received something."""
+    """Remembers when it last received something. One more than the node takes is reset."""
 
-    __slots__ = ("received",)
+    __slots__ = ("_node", "received")
 
-    def __init__(self, manager: web.Server, **options: Any) -> None:
+    def __init__(self, manager: web.Server, node: Node, **options: Any) -> None:
         self.received = 0.0
+        self._node = node
         super().__init__(manager, **options)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        most = self._node.condition.connections
+        if most and self._manager is not None and len(self._manager.connections) > most:
+            mishaps.reset(transport)
 
     def data_received(self, data: bytes) -> None:
         self.received = time.monotonic()
@@ -82,7 +94,14 @@ class Node:
     """An engine and its port."""
 
     def __init__(
-        self, name: str, fleet: Fleet, clock: WallClock, lag: Lag, options: Options, side_ports: dict[str, int]
+        self,
+        name: str,
+        fleet: Fleet,
+        clock: WallClock,
+        lag: Lag,
+        options: Options,
+        side_ports: dict[str, int],
+        rules: Rules | None = None,
     ) -> None:
         self.name = name
         self.fleet = fleet
@@ -93,6 +112,9 @@ class Node:
         self.aborted = 0
         self.publisher: Publisher | None = None
         """Of its KV events, if they are published."""
+        self.rules = rules or Rules()
+        self.condition = Condition()
+        self._last_page = ""
         self.host, self.port = "", 0
         self.bootstrap: Bootstrap | None = None
         self._options = options
@@ -162,7 +184,7 @@ class Node:
         server = web.Server(self._handle, handler_cancellation=True, request_factory=self._request)
         self._server = server
         self._listener = await loop.create_server(
-            lambda: _Connection(server, loop=loop, access_log=None, keepalive_timeout=KEEP_ALIVE_S),
+            lambda: _Connection(server, self, loop=loop, access_log=None, keepalive_timeout=self._keep_alive_s()),
             host,
             port,
             backlog=1024,
@@ -170,6 +192,20 @@ class Node:
         self.host, self.port = host, self._listener.sockets[0].getsockname()[1]
         if self.bootstrap is not None:
             await self.bootstrap.open(host)
+
+    def _keep_alive_s(self) -> float:
+        return KEEP_ALIVE_S if self.condition.keep_alive_s is None else self.condition.keep_alive_s
+
+    def set_condition(self, condition: Condition) -> None:
+        """From now on; connections that are open keep their keep-alive."""
+        self.condition = condition
+        with self.clock:
+            self.fleet.engines[self.name].slow(condition.slow)
+
+    def evict(self) -> None:
+        """Its prefix cache is reset, as by `POST /reset_prefix_cache`: what no request uses is gone."""
+        with self.clock:
+            self.fleet.engines[self.name].cache.forget_idle()
 
     def publish(self, publisher: Publisher) -> None:
         """Publish KV events from now on. Raises OSError."""
@@ -298,11 +334,19 @@ class Node:
     ) -> web.StreamResponse:
         raw = await _body(request)
         arrived_s = self._arrived_s(request)
+        mishap = self._mishap(request, raw)
         try:
+            if mishap is not None:
+                response = await self._befallen(mishap, request)
+                if response is not None:
+                    return response
             ask = read(raw, self._limits)
-        except ApiError:
-            self._refuse_hand_over(raw)
+        except ApiError as error:
+            if error.status < 500:
+                self._refuse_hand_over(raw)
             raise
+        if mishap is not None:
+            ask = mishaps.retold(mishap, ask)
         if not self.fleet.engines[self.name].alive:
             raise errors.internal(errors.ENGINE_DEAD)
         base = _request_id(request) or ask.request_id or uuid4().hex[:16]
@@ -319,12 +363,16 @@ class Node:
         turn = Turn(self, ask, base, arrived_s, self._hand_over(ask), session)
         try:
             if ask.stream:
-                response = await self._stream(request, echoed, turn, envelope)
+                response = await self._stream(request, echoed, turn, envelope, mishap)
                 self._parsed(ask)
                 return response
             with self.clock:
                 turn.begin()
             await turn.done
+            if mishap is not None and mishap.after is not None:  # there are no chunks: before the answer, then
+                response = await self._befallen(replace(mishap, after=None), request)
+                if response is not None:
+                    return response
         finally:
             if not turn.over:  # its client is gone
                 self.aborted += 1
@@ -340,21 +388,51 @@ class Node:
                 self.web.parsed(ask.stream, part.script.tool is not None)
 
     async def _stream(
-        self, request: web.BaseRequest, echoed: str, turn: Turn, envelope: Envelope
+        self, request: web.BaseRequest, echoed: str, turn: Turn, envelope: Envelope, mishap: Mishap | None
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers=_headers("text/event-stream; charset=utf-8", echoed))
         await response.prepare(request)
         transport = request.transport
         if transport is None:
             raise asyncio.CancelledError
-        turn.stream = Stream(transport, request.version >= HttpVersion11, envelope, turn.ask.parts)
+        chunked, parts = request.version >= HttpVersion11, turn.ask.parts
+        stalled = None
+        if mishap is None or mishap.after is None:
+            turn.stream = Stream(transport, chunked, envelope, parts)
+        else:
+            turn.stream = stalled = Interrupted(transport, chunked, envelope, parts, mishap, turn)
         with self.clock:
             turn.begin()
         try:
             await turn.done
         except ApiError as error:  # the status is out: vLLM says it in the stream
             turn.stream.write(error.event(), DONE)
+        if stalled is not None:
+            await stalled.settle()
         return response
+
+    def _mishap(self, request: web.BaseRequest, raw: bytes) -> Mishap | None:
+        """What is to befall the request: by its own header, or by rule. Raises ApiError."""
+        told = request.headers.get(HEADER)
+        if told is not None:
+            try:
+                return of_header(told)
+            except ValueError as error:
+                raise errors.bad_request(f"{HEADER}: {error}") from None
+        if not self.rules.rules:
+            return None
+        try:
+            body = json.loads(raw)
+        except ValueError:
+            return None
+        return self.rules.strike(self.name, request.path, body) if isinstance(body, dict) else None
+
+    async def _befallen(self, mishap: Mishap, request: web.BaseRequest) -> web.StreamResponse | None:
+        try:
+            return await mishaps.before_headers(mishap, request)
+        except asyncio.CancelledError:  # its client would not wait
+            self.aborted += 1
+            raise
 
     # -- the hand-over ---------------------------------------------------------------------------------------
 
@@ -411,11 +489,19 @@ class Node:
         return web.Response(status=200 if alive else 503, headers=_headers(None, echoed))
 
     async def _metrics(self, request: web.BaseRequest, echoed: str) -> web.StreamResponse:
+        pages = self.condition.pages
+        if pages is Pages.FROZEN and self._last_page:
+            return web.Response(body=self._last_page.encode(), headers=_headers(CONTENT_TYPE, echoed))
         with self.clock:
             self.counts.look(self.fleet.engines[self.name])
         text = page(self.counts, self.role, self._options.model, self.fleet.profile, self._options.max_model_len)
         text += self.web.page()
+        if pages is Pages.OLD_NAMES:
+            text = under_old_names(text)
+        elif pages is Pages.MISSING:
+            text = "".join(line for line in text.splitlines(keepends=True) if "vllm:" not in line)
         text += lag_page(self.lag, self.clock.speed, {"emulator_aborted_requests_total": self.aborted})
+        self._last_page = text
         return web.Response(body=text.encode(), headers=_headers(CONTENT_TYPE, echoed))
 
 

@@ -20,8 +20,8 @@ import errno
 import gc
 import logging
 import signal
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from aiohttp import web
@@ -29,6 +29,7 @@ from aiohttp import web
 from ..events import Events
 from ..fleet import Fleet, LoadFailure, Role
 from ..profiles import EngineProfile
+from ..rules import Condition, Rule, Rules
 from .bootstrap import Bootstrap
 from .clock import WallClock
 from .control import LOOPBACK, Control
@@ -46,6 +47,14 @@ LAG_BOUND_S = 0.01
 """Engine time: about one decode step, beyond which a P99 TTFT is as much the process's as the fleet's."""
 
 
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    """What goes wrong from the start: with requests by rule, and with nodes by name."""
+
+    requests: tuple[Rule, ...] = ()
+    nodes: Mapping[str, Condition] = field(default_factory=dict)
+
+
 class PortInUse(OSError):
     """A port that the fleet needs is taken; says which, and what to do."""
 
@@ -60,6 +69,8 @@ class RunningFleet:
     clock: WallClock
     lag: Lag
     nodes: dict[str, Node]
+    rules: Rules = field(default_factory=Rules)
+    """What befalls requests; may be replaced at any time."""
     control_url: str = ""
     _control: web.Server | None = None
     _listener: asyncio.Server | None = None
@@ -115,26 +126,33 @@ async def serve(
     kv_events_port: int | None = None,
     lag_bound_s: float = LAG_BOUND_S,
     load_failure: LoadFailure = LoadFailure.FAIL,
+    faults: FaultPlan | None = None,
 ) -> RunningFleet:
     """Start a fleet on the running event loop.
 
     `model` is the name it serves (default: the profile's); `connector` is nixl, mooncake or p2p_nccl; `lag_bound_s` is
-    in engine seconds. With `kv_events_port` each node publishes KV events (needs pyzmq): two ports a node from there
+    in engine seconds; `faults` is what goes wrong from the start. With `kv_events_port` each node publishes KV events (needs pyzmq): two ports a node from there
     on, for events and replay; 0 takes any. Raises ValueError for a topology, speed or context that cannot be,
     PortInUse, ImportError.
     """
     limit = max_model_len or min(MAX_MODEL_LEN, profile.kv_capacity_tokens)
     if not 1 < limit <= profile.kv_capacity_tokens:
         raise ValueError(f"max_model_len must be 2 to {profile.kv_capacity_tokens} (the KV memory), got {limit}")
+    plan = faults or FaultPlan()
     events = Events()
     fleet = Fleet(topology, profile, events, load_failure, connector=connector)
     clock = WallClock(events, speed)
     lag = Lag(lag_bound_s / speed)
     options = Options(model or profile.model, limit, api_key)
     side_ports = {name: SIDE_PORT + number for number, name in enumerate(fleet.engines)}
-    nodes = {name: Node(name, fleet, clock, lag, options, side_ports) for name in fleet.engines}
+    rules = Rules(plan.requests)
+    nodes = {name: Node(name, fleet, clock, lag, options, side_ports, rules) for name in fleet.engines}
+    for name, condition in plan.nodes.items():
+        if name not in nodes:
+            raise ValueError(f"faults: no node {name!r} in {topology}; there are {', '.join(nodes)}")
+        nodes[name].set_condition(condition)
     fleet.witness = _Counter(nodes) if connector == "nixl" else _Deaths(nodes)
-    running = RunningFleet(topology, options.model, fleet, clock, lag, nodes)
+    running = RunningFleet(topology, options.model, fleet, clock, lag, nodes, rules)
     for name, node in nodes.items():
         Pacer(fleet.engines[name], events, node.step)
     if control_port is None:
@@ -187,6 +205,7 @@ def main_loop(
     connector: str = "nixl",
     kv_events_port: int | None = None,
     load_failure: LoadFailure = LoadFailure.FAIL,
+    faults: FaultPlan | None = None,
     on_ready: Callable[[RunningFleet], None] = lambda running: None,
 ) -> None:
     """Serve until SIGINT or SIGTERM; `on_ready` is called once all ports listen."""
@@ -206,6 +225,7 @@ def main_loop(
             connector=connector,
             kv_events_port=kv_events_port,
             load_failure=load_failure,
+            faults=faults,
         )
         gc.freeze()  # what is here now stays; no use in looking at it again in the middle of a stream
         on_ready(running)
