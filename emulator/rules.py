@@ -121,7 +121,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What is wrong with a node until it is told otherwise. `connections` 0: any number; `keep_alive_s` None: vLLM's."""
+    """What is wrong with a node until it is told otherwise. `connections` 0: any number; `keep_alive_s` None: vLLM's"""
 
     slow: float = 1.0
     pages: Pages = Pages.FRESH

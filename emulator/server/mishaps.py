@@ -77,10 +77,11 @@ class Interrupted(Stream):
         self._left = mishap.after or 0
         self._held: list[bytes] = []
         self._over = asyncio.Event()
+        """It has passed: the rest goes out."""
 
     async def settle(self) -> None:
         """The answer may end now. A connection that is about to be reset never ends well."""
-        if self._left <= 0 and self._mishap.trouble is not Trouble.ERROR:
+        if self._left <= 0:
             await self._over.wait()
 
     def write(self, *events: bytes) -> None:
@@ -94,11 +95,12 @@ class Interrupted(Stream):
             super().put(framed)
             if self._left <= 0:
                 asyncio.get_running_loop().call_soon(self._befall)
-            return
-        if self._mishap.trouble is Trouble.STALL and not self._over.is_set():
-            self._held.append(framed)
-        elif self._mishap.trouble is not Trouble.RESET:
+                if self._mishap.trouble is Trouble.ERROR and not self._turn.done.done():
+                    self._turn.done.set_exception(errors.internal(errors.ENGINE_DEAD))
+        elif self._over.is_set():
             super().put(framed)
+        elif self._mishap.trouble is Trouble.STALL:
+            self._held.append(framed)
 
     def _befall(self) -> None:
         match self._mishap.trouble:
@@ -106,8 +108,9 @@ class Interrupted(Stream):
                 # A reset takes along what the peer has not read yet.
                 asyncio.get_running_loop().call_later(0.02, self._transport.abort)
             case Trouble.ERROR:
+                self._over.set()  # what comes now says so
                 with self._turn.host.clock:
-                    self._turn.fail(errors.internal(errors.ENGINE_DEAD))
+                    self._turn.abort()
             case Trouble.STALL if self._mishap.for_s < inf:
                 asyncio.get_running_loop().call_later(self._mishap.for_s, self._go_on)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from math import inf
 
 import pytest
@@ -84,9 +85,8 @@ def test_a_header_says_the_same_in_short():
     ],
 )
 def test_what_makes_no_sense_is_told_by_its_key(values, says):
-    with pytest.raises(ValueError) as told:
+    with pytest.raises(ValueError, match="^" + re.escape(says)):
         rule(values)
-    assert str(told.value).startswith(says)
 
 
 def test_a_nodes_condition_keeps_what_is_not_named():
@@ -99,6 +99,5 @@ def test_a_nodes_condition_keeps_what_is_not_named():
     "values", [{"slow": "0"}, {"metrics": "melted"}, {"connections": "-1"}, {"keep_alive": "0s"}, {"fast": "1"}]
 )
 def test_a_condition_that_cannot_be_is_told_by_its_key(values):
-    with pytest.raises(ValueError) as told:
+    with pytest.raises(ValueError, match=f"^{next(iter(values))}: "):
         condition(values)
-    assert str(told.value).startswith(f"{next(iter(values))}: ")

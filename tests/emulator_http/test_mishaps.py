@@ -61,13 +61,16 @@ async def test_a_reset_breaks_the_connection(told: str, stream: bool):
 @in_loop
 async def test_a_reset_in_the_middle_comes_after_so_many_chunks():
     async with fleet("1D") as client:
-        got = b""
-        with pytest.raises(aiohttp.ClientError):
-            async with client.session.post(
-                client.url("D0", CHAT), json=body(), headers={HEADER: "reset after=3"}
-            ) as response:
+        got = bytearray()
+
+        async def read() -> None:
+            told = {HEADER: "reset after=3"}
+            async with client.session.post(client.url("D0", CHAT), json=body(), headers=told) as response:
                 async for part in response.content.iter_any():
-                    got += part
+                    got.extend(part)
+
+        with pytest.raises(aiohttp.ClientError):
+            await read()
         assert got.count(b"data: ") == 3  # the role, and two tokens
 
 
@@ -184,5 +187,7 @@ async def test_connections_above_the_cap_are_reset_and_idle_ones_are_closed():
             await client.get("D0", "/health")
         assert await asyncio.wait_for(reader.read(), 2.0) == b""  # closed, as it was idle
         writer.close()
-        await until(lambda: not client.running.nodes["D0"]._server.connections)
+        server = client.running.nodes["D0"]._server
+        assert server is not None
+        await until(lambda: not server.connections)
         assert (await client.get("D0", "/health")).status == 200
