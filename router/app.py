@@ -11,9 +11,10 @@ from __future__ import annotations
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
+from .answers import Receive, Scope, Send
 from .body import Api
 from .core import RouterCore
-from .dispatch import Dispatcher, Receive, Scope, Send
+from .dispatch import Dispatcher
 from .errors import Code, error_body
 from .nodes import NodeWatch
 from .turn import Role

@@ -10,7 +10,8 @@ what it saw, and gets the record back at the end:
 
 A decode leg may have a prefill leg `beside` it: the shell sends both, and gives P's reply to `next_leg`, which returns
 the same decode leg if all is well. A leg that fails before anything was sent to the client is planned again on other
-nodes, at most `MAX_ATTEMPTS` times; the last plan is local, if a node can do it.
+nodes, at most `MAX_ATTEMPTS` times and within the retry budget; the last plan is local, if a node can do it and may
+(`p_down.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from .conversations import Conversation, Conversations
 from .current import Current
 from .decision import Decision, decide
 from .features import TurnFeatures
+from .leases import Leases
 from .load import NodeLoad
+from .p_down import PrefillDown, PrefillDownPolicy
 from .placement import (
     Candidates,
     Node,
@@ -45,6 +48,7 @@ from .placement import (
 from .policy import Policy
 from .record import Refused, TurnRecord
 from .residency import Belief, Residency
+from .retries import RetryBudget
 from .reuse import Verdict
 from .stopwatch import Stopwatch
 from .turn import ConversationKey, NodeId, Reason, Role, Turn
@@ -117,12 +121,18 @@ class RouterCore:
         start_s: float = 0.0,
         decider: Decider = decide,
         conversations: Conversations | None = None,
+        lease_s: float = 30.0,
+        p_down: PrefillDownPolicy | None = None,
+        retries: RetryBudget | None = None,
     ) -> None:
         self.current = current
         self.nodes: dict[NodeId, Node] = {}
         self.load: dict[NodeId, NodeLoad] = {}
         self.residency = Residency()
         self.conversations = conversations if conversations is not None else Conversations()
+        self.leases = Leases(lease_s)
+        self.retries = retries if retries is not None else RetryBudget()
+        self._p_down = p_down if p_down is not None else PrefillDownPolicy()
         self._slos = tuple(slos)
         self.slo_classes = _classes(slos)
         """Classes that an SLO is about; a request's other classes are none."""
@@ -164,12 +174,14 @@ class RouterCore:
         self.residency.reset(node, self.nodes[node].kv_capacity_tokens)
         self.load[node].prefill.clear()
         self.load[node].link.clear()
+        self.leases.node_gone(node)
         if self.nodes[node].role is not Role.PREFILL:
             self.conversations.forget_node(node)
         self._rename()
 
     def node_restarted(self, node: NodeId) -> None:
         """The node's process is another one: what the earlier one cached is gone."""
+        self.leases.node_gone(node)
         self.residency.reset(node, self.nodes[node].kv_capacity_tokens)
         if self.nodes[node].role is not Role.PREFILL:
             self.conversations.forget_node(node)
@@ -217,6 +229,7 @@ class RouterCore:
 
     def accept(self, turn: Turn, now_s: float, coin: float) -> Flight:
         """Plan a turn. Raises NoNode if nothing can decode it."""
+        self.retries.request()
         conversation = self.conversations.open(turn.key, now_s)
         self._rate.update(1, now_s)
         number = turn.number if turn.number is not None else conversation.turns + 1
@@ -290,10 +303,13 @@ class RouterCore:
             kept = flight.belief.tokens if flight.belief is not None and reason is Reason.PREFILL_FAILED else 0
             self.residency.store(flight.placement.decode, flight.conversation.key, kept, now_s)
         self._unbook(flight, now_s)
+        self.leases.strand(flight.turn.request_id)
         if flight.attempts >= MAX_ATTEMPTS:
             raise NoNode(f"gave up after {MAX_ATTEMPTS} attempts")
+        if not self.retries.take(now_s):
+            raise NoNode("too many turns fail for another attempt")
         avoid = frozenset(flight.avoid)
-        if flight.attempts == MAX_ATTEMPTS - 1:  # the last one needs no P
+        if flight.attempts == MAX_ATTEMPTS - 1 and self._p_down.rule is PrefillDown.LOCAL:  # the last one needs no P
             avoid |= {node.id for node in self.nodes.values() if node.role is Role.PREFILL}
         features, candidates, decision = self._plan(
             flight.turn, flight.number, flight.conversation, avoid, now_s, flight.coin
@@ -309,6 +325,7 @@ class RouterCore:
     def first_token(self, flight: Flight, now_s: float) -> None:
         """The first content went out to the client."""
         flight.watch.token(now_s)
+        self.leases.read(flight.turn.request_id)
         decode = self.load[flight.placement.decode]
         decode.prefill.remove(flight.turn.request_id, now_s)
         if flight.placement.prefill is not None:
@@ -325,6 +342,7 @@ class RouterCore:
         """The turn was answered; the counts are the engine's own (usage)."""
         conversation, placement = flight.conversation, flight.placement
         key = conversation.key
+        self.leases.read(flight.turn.request_id)
         self.residency.advance(now_s)
         conversation.turns = max(conversation.turns, flight.number)
         conversation.context_tokens = prompt_tokens + output_tokens
@@ -344,6 +362,9 @@ class RouterCore:
         conversation."""
         if flight.decoding:
             self.residency.drop(flight.placement.decode, flight.conversation.key)
+            if outcome is Outcome.CLIENT_ERROR:  # D has refused it, and tells P
+                self.leases.read(flight.turn.request_id)
+        self.leases.strand(flight.turn.request_id)
         return self._end(flight, now_s, outcome, 0, output_tokens, None)
 
     def waiting(self, now_s: float) -> list[Waiting]:
@@ -411,7 +432,13 @@ class RouterCore:
             replica=decode.role is Role.REPLICA,
             local_only=turn.local_only,
         )
-        return features, candidates, self._decide(policy, features, coin)
+        decision = self._decide(policy, features, coin)
+        if decision.reason is Reason.P_UNAVAILABLE and self._has_prefill():
+            self._p_down.admit(len(load.prefill))
+        return features, candidates, decision
+
+    def _has_prefill(self) -> bool:
+        return any(node.role is Role.PREFILL for node in self.nodes.values())
 
     def _book(self, flight: Flight, now_s: float) -> None:
         """Count the work of this plan on its nodes."""
@@ -443,6 +470,8 @@ class RouterCore:
             belief = flight.prefill_told or self.residency.booked(node, key, now_s)
             self._check(flight, node, belief, reply.prompt_tokens, reply.cached_tokens)
         self.residency.store(node, key, reply.prompt_tokens, now_s)
+        if flight.watch.first_s is None and (reply.kv_transfer_params is not None or flight.decoding):
+            self.leases.opened(flight.turn.request_id, node, reply.at_s)
         latency = self.current.publication.policy_for(flight.placement.decode).latency(
             flight.turn.model, self._topology
         )

@@ -6,6 +6,9 @@ node (another P, or local; another D), at most `core.MAX_ATTEMPTS` times; what a
 client's own request (4xx) goes to the client as it is. Once bytes have gone out nothing is repeated: the
 stream ends with an error event and without [DONE]. A client that leaves ends every leg at once.
 
+What a request holds (its slot, its flight, its connections to engines) it holds in a `with` block, so that none of it
+outlives the request, whichever way that ends.
+
 Two legs that go out at once fail together as long as the client has got nothing: D waits for P inside the engines, so
 when P fails D's leg is ended too, and the other way round. A D that answers 5xx or breaks off before P has answered
 may have been failed by P: both are avoided. Once D's content goes out, P's reply only ends P's load.
@@ -16,21 +19,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from slos.objective import Outcome
 from slos.terms import read_terms
 
+from .admission import MAX_BODIES_BYTES, MAX_REQUESTS, Admission, Slot
+from .answers import Receive, Scope, Send, answer, error_event, fail, named, refuse, told
 from .blocks import session_of
 from .body import Api, ClientRequest, Usage, assistant_identity, decode_body, parse, parse_answer, prefill_body
 from .clock import Clock
 from .connectors.protocol import Leg, LegReply, Purpose
 from .core import Flight, RouterCore
-from .errors import STATUS, Code, RequestError, error_body
+from .errors import Code, RequestError
 from .metrics import RouterMetrics
 from .nodes import NodeWatch
+from .p_down import NoPrefill
 from .placement import NoNode
 from .pulse import Pulse
 from .recognition import Recognised, Recogniser, tenant_of
@@ -39,13 +46,9 @@ from .sse import Meter
 from .stamps import Stamps, date_s
 from .tokens import TokenRatio
 from .turn import NodeId, Turn
-from .upstream import NodeError, NodeTimeout, Upstream, UpstreamReply
+from .upstream import NodeError, NodeTimeout, OwnLimit, Upstream, UpstreamReply
 
 log = logging.getLogger("trimtab.dispatch")
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -66,9 +69,13 @@ class DispatchOptions:
     """Names that SLOs may match, by API key; the keys are among `api_keys`."""
     prefill_timeout_s: float = 60.0
     max_body_bytes: int = MAX_BODY_BYTES
+    body_timeout_s: float = 60.0
+    """For all of a request's body to come."""
+    max_requests: int = MAX_REQUESTS
+    max_bodies_bytes: int = MAX_BODIES_BYTES
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Exchange:
     """The state of one request on its way."""
 
@@ -81,7 +88,9 @@ class _Exchange:
     meter: Meter | None = None
     failure: NodeError | None = None
     """Of the last leg that failed, for when no other node is left."""
-    open_replies: set[UpstreamReply] = field(default_factory=set)
+    work: asyncio.Task[None] | None = None
+    cut: bool = False
+    """The router is leaving and waits no longer."""
     wire_id: bytes = b""
     """The request id that the engines got, where it holds addresses that are none of the client's business."""
 
@@ -143,26 +152,45 @@ class Dispatcher:
         self.pulse = Pulse(clock.now_s)
         """Whoever runs the loop runs it too; until then leases count from the sending of P's leg."""
         self._stamps: defaultdict[NodeId, Stamps] = defaultdict(Stamps)
-        self.active = 0
-        self.draining = False
+        self.admission = Admission(options.max_requests, options.max_bodies_bytes)
+        self._exchanges: set[_Exchange] = set()
+
+    @property
+    def active(self) -> int:
+        """Requests in flight."""
+        return self.admission.active
+
+    @property
+    def draining(self) -> bool:
+        """Whether this router is leaving: it takes nothing new."""
+        return self.admission.draining
+
+    @draining.setter
+    def draining(self, value: bool) -> None:
+        self.admission.draining = value
+
+    def cut_short(self) -> None:
+        """End what still runs, and say so to its clients."""
+        for exchange in self._exchanges:
+            if exchange.work is not None:
+                exchange.cut = True
+                exchange.work.cancel()
 
     async def handle(self, api: Api, scope: Scope, receive: Receive, send: Send) -> None:
         """One POST on a hot route, from its headers to its last byte."""
         headers = dict(scope["headers"])
         request_id = _text(headers.get(b"x-request-id")) or self._new_id()
-        self.active += 1
         try:
-            api_key = self._authorised(headers)
-            body = await self._read(receive)
-            request = parse(api, body)
-            await self._serve(request, request_id, headers, api_key, receive, send)
+            with self.admission.slot() as slot:
+                api_key = self._authorised(headers)
+                body = await self._read(receive, slot)
+                request = parse(api, body)
+                await self._serve(request, request_id, headers, api_key, receive, send)
         except RequestError as error:
             self._metrics.refused(error.code)
-            await _answer(send, error.status, error.body(), "application/json", [_request_id(request_id)])
+            await refuse(send, error, [named(request_id)])
         except _ClientGone:
             self._metrics.refused("client_gone")
-        finally:
-            self.active -= 1
 
     def _authorised(self, headers: dict[bytes, bytes]) -> str | None:
         value = _text(headers.get(b"authorization")) or ""
@@ -171,7 +199,15 @@ class Dispatcher:
             raise RequestError(Code.UNAUTHORIZED, "missing or unknown API key; send Authorization: Bearer KEY")
         return key
 
-    async def _read(self, receive: Receive) -> bytes:
+    async def _read(self, receive: Receive, slot: Slot) -> bytes:
+        try:
+            async with asyncio.timeout(self._options.body_timeout_s):
+                return await self._read_all(receive, slot)
+        except TimeoutError:
+            within = f"{self._options.body_timeout_s:g} s"
+            raise RequestError(Code.TOO_SLOW, f"the body was not here within {within}") from None
+
+    async def _read_all(self, receive: Receive, slot: Slot) -> bytes:
         parts: list[bytes] = []
         size = 0
         while True:
@@ -182,6 +218,7 @@ class Dispatcher:
             size += len(part)
             if size > self._options.max_body_bytes:
                 raise RequestError(Code.TOO_LARGE, f"the body is larger than {self._options.max_body_bytes} bytes")
+            slot.hold(len(part))
             parts.append(part)
             if not message.get("more_body"):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -223,25 +260,39 @@ class Dispatcher:
             raise RequestError(Code.DRAINING, "this router is shutting down; send the request again")
         try:
             flight = self._core.accept(turn, now_s, self._coin())
+        except NoPrefill as error:
+            raise RequestError(Code.P_UNAVAILABLE, str(error)) from None
         except NoNode as error:
             raise RequestError(Code.NO_NODE, f"no engine can serve this request: {error}") from None
-        exchange = _Exchange(send, request, request_id, found, flight)
-        work = asyncio.ensure_future(self._drive(exchange))
+        with self._exchange(_Exchange(send, request, request_id, found, flight)) as exchange:
+            await self._see_through(exchange, receive)
+
+    @contextmanager
+    def _exchange(self, exchange: _Exchange) -> Iterator[_Exchange]:
+        """Around all that happens to a flight: however it is left, the flight has ended."""
+        self._exchanges.add(exchange)
+        try:
+            yield exchange
+        finally:
+            self._exchanges.discard(exchange)
+            self._end(exchange, Outcome.FAILED)
+
+    async def _see_through(self, exchange: _Exchange, receive: Receive) -> None:
+        """Until the answer is out, the client is gone, or the router leaves."""
+        work = exchange.work = asyncio.ensure_future(self._drive(exchange))
         gone = asyncio.ensure_future(_disconnect(receive))
         try:
             await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
+            if exchange.cut and (work.cancelled() or not work.done()):
+                await _cancel(work)
+                await self._leave(exchange)
+            elif work.done():
                 await work
             else:
                 await _cancel(work)
                 self._end(exchange, Outcome.CLIENT_GONE)
-        except asyncio.CancelledError:
-            await _cancel(work)
-            self._end(exchange, Outcome.FAILED)
-            raise
         finally:
-            gone.cancel()
-            _abort(exchange)
+            await _cancel(work, gone)
 
     # -- legs ------------------------------------------------------------------------------------------------------
 
@@ -254,8 +305,10 @@ class Dispatcher:
                 try:
                     leg = await self._send(exchange, leg)
                 except _LegsFailed as failure:
-                    _abort(exchange)
                     error = failure.error
+                    if isinstance(error, OwnLimit):
+                        await self._own_limit(exchange, failure.legs[0], error)
+                        return
                     if isinstance(error, _BadAnswer) and error.final:
                         self._end(exchange, Outcome.CLIENT_ERROR)
                         await self._pass_on(exchange, error.reply, error.content)
@@ -265,6 +318,9 @@ class Dispatcher:
                         await self._break_off(exchange, error)
                         return
                     leg = core.leg_failed(flight, self._clock.now_s(), *failure.legs)
+        except NoPrefill as error:
+            self._end(exchange, Outcome.FAILED)
+            await fail(exchange.send, Code.P_UNAVAILABLE, str(error), self._headers(exchange))
         except NoNode as error:
             await self._give_up(exchange, str(error))
         except asyncio.CancelledError:
@@ -273,8 +329,7 @@ class Dispatcher:
             log.exception("request %s failed inside the router", exchange.request_id)
             self._end(exchange, Outcome.FAILED)
             if not exchange.started:
-                body = error_body(Code.INTERNAL, "the router failed on this request")
-                await _answer(exchange.send, 500, body, "application/json", self._headers(exchange))
+                await fail(exchange.send, Code.INTERNAL, "the router failed on this request", self._headers(exchange))
 
     async def _send(self, exchange: _Exchange, leg: Leg) -> Leg | None:
         """Send a leg; the one that follows, or None when the answer is out. Raises _LegsFailed, NoNode."""
@@ -316,7 +371,6 @@ class Dispatcher:
             return None
         finally:
             await _cancel(decode, prefill)
-            _abort(exchange)
 
     def _follow(self, exchange: _Exchange, prefill: Leg, reply: LegReply) -> Leg:
         """The leg after P's reply. Raises NoNode."""
@@ -331,17 +385,18 @@ class Dispatcher:
     async def _prefill(self, exchange: _Exchange, leg: Leg) -> LegReply:
         body = prefill_body(exchange.request, leg.kv_transfer_params)
         sent_s = self._clock.now_s()
-        reply = await self._open(exchange, leg, body, self._options.prefill_timeout_s)
-        at_s = max(sent_s, self._left_s(leg.node, reply))
-        content = await self._content(exchange, reply)
+        within_s = self._options.prefill_timeout_s + self._upstream.timeouts.prompt_s(self._prompt_tokens(exchange))
+        async with self._opened(exchange, leg, body, within_s) as reply:
+            at_s = max(sent_s, self._left_s(leg.node, reply))
+            content = await self._content(exchange, reply)
         if reply.status != 200:
             # Less its forced tool call P's copy is another request, which a P without a tool parser refuses: D decides.
             final = self._is_clients_fault(reply.status) and not exchange.request.forces_tool_call
             raise _BadAnswer(leg, reply, content, final=final)
-        answer = parse_answer(content)
-        usage = answer.usage if answer is not None and answer.usage is not None else Usage()
-        params = answer.kv_transfer_params if answer is not None else None
-        reason = answer.finish_reason if answer is not None else None
+        parsed = parse_answer(content)
+        usage = parsed.usage if parsed is not None and parsed.usage is not None else Usage()
+        params = parsed.kv_transfer_params if parsed is not None else None
+        reason = parsed.finish_reason if parsed is not None else None
         return LegReply(200, usage.prompt_tokens, usage.cached_tokens, params, at_s, reason)
 
     def _left_s(self, node: NodeId, reply: UpstreamReply) -> float:
@@ -354,19 +409,25 @@ class Dispatcher:
     async def _decode(self, exchange: _Exchange, leg: Leg, wait_s: float = 0.0) -> None:
         """D's leg, to the end of the answer. Its content may take `wait_s` longer to begin: P's time."""
         body = decode_body(exchange.request, leg.kv_transfer_params)
-        timeouts = self._upstream.timeouts
-        within_s = timeouts.first_byte_s if exchange.request.stream else timeouts.answer_s
-        reply = await self._open(exchange, leg, body, within_s + wait_s)
-        if reply.status != 200:
-            content = await self._content(exchange, reply)
-            raise _BadAnswer(leg, reply, content, final=self._is_clients_fault(reply.status))
-        if exchange.request.stream:
-            await self._relay(exchange, reply, wait_s)
-            exchange.open_replies.discard(reply)
-        else:
-            await self._whole(exchange, reply)
+        within_s = self._upstream.timeouts.headers_s(self._prompt_tokens(exchange), exchange.request.stream)
+        async with self._opened(exchange, leg, body, within_s + wait_s) as reply:
+            if reply.status != 200:
+                content = await self._content(exchange, reply)
+                raise _BadAnswer(leg, reply, content, final=self._is_clients_fault(reply.status))
+            if exchange.request.stream:
+                await self._relay(exchange, reply, wait_s)
+            else:
+                await self._whole(exchange, reply)
 
-    async def _open(self, exchange: _Exchange, leg: Leg, body: bytes, first_byte_s: float) -> UpstreamReply:
+    @staticmethod
+    def _prompt_tokens(exchange: _Exchange) -> int:
+        return exchange.flight.features.prompt_tokens
+
+    @asynccontextmanager
+    async def _opened(
+        self, exchange: _Exchange, leg: Leg, body: bytes, within_s: float
+    ) -> AsyncIterator[UpstreamReply]:
+        """A leg's answer from its headers on. If it is left before its end the engine sees the close."""
         headers = {
             "Content-Type": "application/json",
             "Accept": "text/event-stream" if leg.purpose is Purpose.DECODE and exchange.request.stream else "*/*",
@@ -377,15 +438,15 @@ class Dispatcher:
         if leg.node in self._core.residency.blocks:  # its KV events repeat this with what they say
             headers["X-Session-ID"] = session_of(exchange.flight.turn.key)
         url = self._watch.url(leg.node, exchange.request.api.value)
-        reply = await self._upstream.open(url, body, headers, first_byte_s)
-        exchange.open_replies.add(reply)
-        return reply
+        reply = await self._upstream.open(url, body, headers, within_s)
+        try:
+            yield reply
+        finally:
+            reply.abort()
 
     @staticmethod
     async def _content(exchange: _Exchange, reply: UpstreamReply) -> bytes:
-        content = await reply.body(MAX_ANSWER_BYTES)
-        exchange.open_replies.discard(reply)
-        return exchange.public(content)
+        return exchange.public(await reply.body(MAX_ANSWER_BYTES))
 
     async def _relay(self, exchange: _Exchange, reply: UpstreamReply, wait_s: float) -> None:
         """A stream: every byte goes on as it came, less the usage chunk that only we asked for."""
@@ -425,13 +486,13 @@ class Dispatcher:
 
     async def _whole(self, exchange: _Exchange, reply: UpstreamReply) -> None:
         content = await self._content(exchange, reply)
-        answer = parse_answer(content)
-        if answer is None or not answer.choices:
+        parsed = parse_answer(content)
+        if parsed is None or not parsed.choices:
             raise NodeError("an answer without choices" if content else "an empty answer")
-        reason = answer.finish_reason
+        reason = parsed.finish_reason
         if reason == "error":
             raise NodeError("the engine reported an error")
-        self._complete(exchange, answer.usage, 0, reason, [answer.text] if answer.text else None)
+        self._complete(exchange, parsed.usage, 0, reason, [parsed.text] if parsed.text else None)
         await self._pass_on(exchange, reply, content)
 
     # -- ends ------------------------------------------------------------------------------------------------------
@@ -450,8 +511,8 @@ class Dispatcher:
         record = self._core.complete(
             flight, self._clock.now_s(), usage.prompt_tokens, max(1, usage.completion_tokens), usage.cached_tokens
         )
-        answer = assistant_identity("".join(text)) if text else None
-        self._recogniser.answered(exchange.found, number, answer)
+        said = assistant_identity("".join(text)) if text else None
+        self._recogniser.answered(exchange.found, number, said)
         self._on_record(record, exchange.request_id)
 
     def _end(self, exchange: _Exchange, outcome: Outcome) -> None:
@@ -480,20 +541,39 @@ class Dispatcher:
             await self._pass_on(exchange, failure.reply, failure.content)
             return
         code = Code.UPSTREAM_TIMEOUT if timed_out else Code.UPSTREAM_ERROR
-        body = error_body(code, f"no engine answered this request: {why}")
-        await _answer(exchange.send, STATUS[code], body, "application/json", self._headers(exchange))
+        await fail(exchange.send, code, f"no engine answered this request: {why}", self._headers(exchange))
+
+    async def _own_limit(self, exchange: _Exchange, leg: Leg, error: OwnLimit) -> None:
+        """This process cannot connect to anybody: that takes no node out, and another would not do."""
+        self._metrics.leg_failed(str(leg.node), "own_limit")
+        log.error("request %s: %s", exchange.request_id, error)
+        if exchange.started:
+            await self._break_off(exchange, error)
+            return
+        self._end(exchange, Outcome.FAILED)
+        await fail(exchange.send, Code.BUSY, "this router is at a limit of its host", self._headers(exchange))
+
+    async def _leave(self, exchange: _Exchange) -> None:
+        """The router waits no longer for this answer."""
+        self._end(exchange, Outcome.FAILED)
+        why = "this router is shutting down and could not wait for the end of this answer"
+        if exchange.started:
+            event = error_event(Code.DRAINING, why)
+            await exchange.send({"type": "http.response.body", "body": event, "more_body": False})
+        else:
+            await fail(exchange.send, Code.DRAINING, why, self._headers(exchange))
 
     async def _break_off(self, exchange: _Exchange, error: NodeError) -> None:
         """The stream broke after bytes went out: say so in the stream, and do not pretend that it is done."""
         self._end(exchange, Outcome.TIMED_OUT if isinstance(error, NodeTimeout) else Outcome.FAILED)
         code = Code.UPSTREAM_TIMEOUT if isinstance(error, NodeTimeout) else Code.UPSTREAM_BROKE_OFF
-        event = b"data: " + error_body(code, "the engine broke off in the middle of this answer") + b"\n\n"
+        event = error_event(code, "the engine broke off in the middle of this answer")
         if exchange.meter is not None and exchange.meter.errored:
             event = b""  # the engine has said so itself
         await exchange.send({"type": "http.response.body", "body": event, "more_body": False})
 
     async def _pass_on(self, exchange: _Exchange, reply: UpstreamReply, content: bytes) -> None:
-        await _answer(exchange.send, reply.status, content, reply.content_type, self._headers(exchange))
+        await answer(exchange.send, reply.status, content, reply.content_type, self._headers(exchange))
 
     async def _start(self, exchange: _Exchange, reply: UpstreamReply) -> None:
         exchange.started = True
@@ -510,24 +590,11 @@ class Dispatcher:
         await exchange.send({"type": "http.response.body", "body": data, "more_body": True})
 
     def _headers(self, exchange: _Exchange) -> list[tuple[bytes, bytes]]:
-        flight = exchange.flight
-        return [
-            _request_id(exchange.request_id),
-            (b"x-trimtab-route", flight.placement.realised.value.encode()),
-            (b"x-trimtab-reason", flight.decision.reason.value.encode()),
-            (b"x-trimtab-policy", str(flight.decision.policy_version).encode()),
-            (b"x-trimtab-turn", str(flight.number).encode()),
-        ]
+        return told(exchange.flight, exchange.request_id)
 
     @staticmethod
     def _is_clients_fault(status: int) -> bool:
         return 400 <= status < 500 and status not in RETRY_STATUSES
-
-
-def _abort(exchange: _Exchange) -> None:
-    """Close what is open: the engines stop the work."""
-    while exchange.open_replies:
-        exchange.open_replies.pop().abort()
 
 
 async def _cancel(*tasks: asyncio.Future[Any]) -> None:
@@ -539,16 +606,6 @@ async def _cancel(*tasks: asyncio.Future[Any]) -> None:
 async def _disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _answer(send: Send, status: int, body: bytes, content_type: str, extra: list[tuple[bytes, bytes]]) -> None:
-    headers = [(b"content-type", content_type.encode()), (b"content-length", str(len(body)).encode()), *extra]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
-
-
-def _request_id(request_id: str) -> tuple[bytes, bytes]:
-    return b"x-request-id", request_id.encode("latin-1", "replace")
 
 
 def _text(value: bytes | None) -> str | None:

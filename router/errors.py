@@ -13,7 +13,10 @@ class Code(StrEnum):
     BAD_REQUEST = "bad_request"
     UNAUTHORIZED = "unauthorized"
     TOO_LARGE = "request_too_large"
+    TOO_SLOW = "request_too_slow"
+    BUSY = "busy"
     NO_NODE = "no_node"
+    P_UNAVAILABLE = "p_unavailable"
     DRAINING = "draining"
     UPSTREAM_ERROR = "upstream_error"
     UPSTREAM_TIMEOUT = "upstream_timeout"
@@ -25,13 +28,20 @@ STATUS: dict[Code, int] = {
     Code.BAD_REQUEST: 400,
     Code.UNAUTHORIZED: 401,
     Code.TOO_LARGE: 413,
+    Code.TOO_SLOW: 408,
+    Code.BUSY: 429,
     Code.NO_NODE: 503,
+    Code.P_UNAVAILABLE: 503,
     Code.DRAINING: 503,
     Code.UPSTREAM_ERROR: 502,
     Code.UPSTREAM_TIMEOUT: 504,
     Code.UPSTREAM_BROKE_OFF: 502,
     Code.INTERNAL: 500,
 }
+
+
+RETRY_AFTER_S: dict[Code, int] = {Code.BUSY: 1, Code.NO_NODE: 2, Code.P_UNAVAILABLE: 2, Code.DRAINING: 1}
+"""What `Retry-After` says, where another try may do better soon."""
 
 
 class RequestError(Exception):
@@ -56,4 +66,6 @@ class RequestError(Exception):
 def error_body(code: Code, message: str, param: str | None = None) -> bytes:
     """`{"error": {message, type, param, code}}`."""
     kind = "invalid_request_error" if STATUS[code] < 500 else "server_error"
+    if STATUS[code] == 429:
+        kind = "rate_limit_error"
     return msgspec.json.encode({"error": {"message": message, "type": kind, "param": param, "code": code.value}})

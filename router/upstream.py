@@ -7,6 +7,7 @@ the dispatcher decides what that means.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -17,16 +18,28 @@ import aiohttp
 @dataclass(frozen=True, slots=True)
 class Timeouts:
     """Seconds. `first_byte_s` is from sending to the answer's headers, `gap_s` between two pieces of it. The headers of
-    an unstreamed answer come when all of it has been generated, so they have `answer_s`."""
+    an unstreamed answer come when all of it has been generated, so they have `answer_s`. Both grow by
+    `per_prompt_token_s` with the prompt: a long one is no sign of a node that hangs."""
 
     connect_s: float = 2.0
     first_byte_s: float = 120.0
     gap_s: float = 60.0
     answer_s: float = 600.0
+    per_prompt_token_s: float = 0.001
 
     def __post_init__(self) -> None:
         if min(self.connect_s, self.first_byte_s, self.gap_s, self.answer_s) <= 0:
             raise ValueError("timeouts must be positive")
+        if self.per_prompt_token_s < 0:
+            raise ValueError("per_prompt_token_s must not be negative")
+
+    def headers_s(self, prompt_tokens: int, stream: bool) -> float:
+        """How long the headers of an answer may take."""
+        return (self.first_byte_s if stream else self.answer_s) + self.prompt_s(prompt_tokens)
+
+    def prompt_s(self, prompt_tokens: int) -> float:
+        """What a prompt of that length may take longer."""
+        return self.per_prompt_token_s * prompt_tokens
 
 
 KEEPALIVE_S = 4.0
@@ -43,6 +56,19 @@ class NodeError(Exception):
 
 class NodeTimeout(NodeError):
     """The engine did not answer in time."""
+
+
+class OwnLimit(NodeError):
+    """This process or its host is out of descriptors, ports or memory: no engine is to blame, none would do better."""
+
+
+_OWN = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL, errno.EAGAIN})
+
+
+def _not_connected(error: aiohttp.ClientConnectorError) -> NodeError:
+    if error.errno in _OWN:
+        return OwnLimit(f"no connection to the engine could be made here: {error.os_error.strerror or error.os_error}")
+    return NodeError("connection refused", refused=True)
 
 
 class UpstreamReply:
@@ -135,8 +161,8 @@ class Upstream:
                 response = await self._session.post(url, data=body, headers=headers, allow_redirects=False)
         except (TimeoutError, aiohttp.ServerTimeoutError):
             raise NodeTimeout("no answer in time") from None
-        except aiohttp.ClientConnectorError:
-            raise NodeError("connection refused", refused=True) from None
+        except aiohttp.ClientConnectorError as error:
+            raise _not_connected(error) from None
         except (aiohttp.ClientError, OSError) as error:
             raise NodeError(f"no answer ({type(error).__name__})") from None
         return UpstreamReply(response, self.timeouts.gap_s)
@@ -159,8 +185,8 @@ class Upstream:
                 return fetched
         except TimeoutError:
             raise NodeTimeout("no answer in time") from None
-        except aiohttp.ClientConnectorError:
-            raise NodeError("connection refused", refused=True) from None
+        except aiohttp.ClientConnectorError as error:
+            raise _not_connected(error) from None
         except (aiohttp.ClientError, OSError) as error:
             raise NodeError(f"no answer ({type(error).__name__})") from None
 
