@@ -1,4 +1,4 @@
-"""Conversations: how far each has come and which node holds its KV. Bounded in number and by idle time (60
+"""Conversations: how far each has come and which node holds its KV. Bounded in number, in bytes and by idle time (60
 min, the paper's B.3).
 
 A turn counts once it has been answered, so a retry or a failed prefill is no turn. Times are given by the
@@ -14,6 +14,10 @@ from estimators.length import LengthState
 
 from .reuse import Reuse
 from .turn import ConversationKey, NodeId
+
+MAX_BYTES = 256 * 2**20
+COST_BYTES = 640
+"""What one conversation takes beside the letters of its key; measured, CPython 3.11."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,16 +37,21 @@ class Conversation:
 
 
 class Conversations:
-    """At most `limit` conversations; the least recently used idle one goes first."""
+    """At most `limit` conversations in at most `limit_bytes`; the least recently used idle one goes first."""
 
-    __slots__ = ("_by_key", "evicted", "idle_s", "limit")
+    __slots__ = ("_by_key", "evicted", "expired", "idle_s", "limit", "limit_bytes", "size_bytes")
 
-    def __init__(self, limit: int = 100_000, idle_s: float = 3600.0) -> None:
-        if limit < 1 or idle_s <= 0:
-            raise ValueError("limit must be at least 1 and idle_s positive")
+    def __init__(self, limit: int = 100_000, idle_s: float = 3600.0, limit_bytes: int = MAX_BYTES) -> None:
+        if limit < 1 or idle_s <= 0 or limit_bytes < 1:
+            raise ValueError("limit and limit_bytes must be at least 1 and idle_s positive")
         self.limit = limit
+        self.limit_bytes = limit_bytes
         self.idle_s = idle_s
+        self.size_bytes = 0
         self.evicted = 0
+        """For want of room."""
+        self.expired = 0
+        """For being idle too long."""
         self._by_key: OrderedDict[ConversationKey, Conversation] = OrderedDict()
 
     def __len__(self) -> int:
@@ -54,8 +63,10 @@ class Conversations:
         known = self._by_key.get(key)
         if known is None:
             known = self._by_key[key] = Conversation(key, now_s)
-            if len(self._by_key) > self.limit:
-                self._evict_one()
+            self.size_bytes += _cost_bytes(key)
+            while len(self._by_key) > self.limit or self.size_bytes > self.limit_bytes:
+                if not self._evict_one():
+                    break
         else:
             self._by_key.move_to_end(key)
             known.last_used_s = now_s
@@ -79,12 +90,21 @@ class Conversations:
             if not conversation.in_flight:
                 idle.append(key)
         for key in idle:
-            del self._by_key[key]
-        self.evicted += len(idle)
+            self._drop(key)
+        self.expired += len(idle)
 
-    def _evict_one(self) -> None:
+    def _evict_one(self) -> bool:
         for key, conversation in self._by_key.items():
             if not conversation.in_flight:
-                del self._by_key[key]
+                self._drop(key)
                 self.evicted += 1
-                return
+                return True
+        return False
+
+    def _drop(self, key: ConversationKey) -> None:
+        del self._by_key[key]
+        self.size_bytes -= _cost_bytes(key)
+
+
+def _cost_bytes(key: ConversationKey) -> int:
+    return COST_BYTES + sum(map(len, key))

@@ -520,6 +520,8 @@ class RouterCore:
             decode.sequences -= 1
             decode.kv_tokens -= flight.booked_tokens
         if placement.prefill is not None:
+            if flight.leg is not None and request_id in self.load[placement.prefill].prefill:
+                self.leases.unanswer(placement.prefill)
             self.load[placement.prefill].prefill.remove(request_id, now_s)
             self.load[placement.prefill].link.remove(request_id, now_s)
 

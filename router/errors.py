@@ -68,4 +68,9 @@ def error_body(code: Code, message: str, param: str | None = None) -> bytes:
     kind = "invalid_request_error" if STATUS[code] < 500 else "server_error"
     if STATUS[code] == 429:
         kind = "rate_limit_error"
-    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": param, "code": code.value}})
+    return error_body_of(kind, message, param, code.value)
+
+
+def error_body_of(kind: str, message: str, param: str | None = None, code: str | None = None) -> bytes:
+    """The same by its parts, where no turn and no code is concerned."""
+    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": param, "code": code}})

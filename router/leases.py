@@ -4,6 +4,9 @@ A lease opens with P's reply and is read by D's leg, which shows in D's first co
 again before that, it is stranded: no engine has a door at which the router could give it back, so P holds that memory
 until the lease is over. What D refuses as the client's fault it lets go itself (vLLM tells P).
 
+A prefill leg that ended without its reply may have left a lease too, if P was done and the reply on its way: it is
+counted apart, as unanswered.
+
 By the router's own books; P's counter of expired leases is the other half.
 """
 
@@ -22,6 +25,8 @@ class Leases:
     lease_s: float = 30.0
     stranded: Counter[NodeId] = field(default_factory=Counter)
     """So far, by P."""
+    unanswered: Counter[NodeId] = field(default_factory=Counter)
+    """Prefill legs that ended without their reply, by P."""
     _open: dict[str, tuple[NodeId, float]] = field(default_factory=dict)
     _waiting: deque[tuple[float, NodeId]] = field(default_factory=deque)
     """Stranded ones that P still holds, by the end of their lease."""
@@ -41,6 +46,10 @@ class Leases:
             node, until_s = lease
             self.stranded[node] += 1
             self._waiting.append((until_s, node))
+
+    def unanswer(self, node: NodeId) -> None:
+        """A prefill leg is given up, and its reply has not come."""
+        self.unanswered[node] += 1
 
     def node_gone(self, node: NodeId) -> None:
         """Its memory is gone with it."""

@@ -22,6 +22,9 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._pieces)
 
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._pieces
+
     def add(self, request_id: str, predicted_ms: float, now_s: float) -> None:
         """A piece of work was sent."""
         if not self._pieces:

@@ -19,6 +19,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from slos.objective import Outcome, Signal, Slo
 from slos.policy import Declaration
 
+from .admission import Admission
 from .core import RouterCore
 from .errors import Code
 from .record import TurnRecord
@@ -86,6 +87,31 @@ EVENT_LAG = Spec(
 )
 BLOCKS = Spec("trimtab_kv_blocks", ("node",), "KV blocks that the node said it holds.")
 CONVERSATIONS = Spec("trimtab_conversations", (), "Conversations remembered.")
+CONVERSATION_BYTES = Spec("trimtab_conversation_bytes", (), "Memory that they are reckoned to take.")
+FORGOTTEN = Spec(
+    "trimtab_conversations_forgotten", ("why",), "Conversations forgotten: evicted for want of room, or idle too long."
+)
+REQUESTS = Spec("trimtab_requests_in_flight", (), "Requests let in, those not yet turns included.")
+BODY_BYTES = Spec("trimtab_body_bytes", (), "Bytes of the bodies of requests in flight.")
+CONNECTIONS = Spec("trimtab_client_connections", (), "Connections of clients.")
+TURNED_AWAY = Spec(
+    "trimtab_connections_refused", ("why",), "Connections closed by the router: too many, or a head too large or slow."
+)
+DESCRIPTORS = Spec("trimtab_file_descriptors", ("kind",), "File descriptors of the process: open, and the limit.")
+RETRIES = Spec("trimtab_retries", ("result",), "Turns to be planned again: allowed, or denied by the retry budget.")
+LEASES = Spec(
+    "trimtab_kv_leases",
+    ("node", "state"),
+    "KV that P keeps for D: open (of turns in flight), or stranded (nobody will read it) and not yet expired.",
+)
+STRANDED = Spec(
+    "trimtab_kv_leases_stranded",
+    ("node", "why"),
+    "KV leases of P that nobody has read; unanswered: its leg was given up before the reply, so there may be one.",
+)
+STATE_PROBLEM = Spec(
+    "trimtab_state_problem", ("what",), "1 while that part of the state directory cannot be used; the router serves on."
+)
 NODE_UP = Spec("trimtab_node_up", ("node", "role"), "1 if the node may be used.")
 PRICE_POLICY = Spec("trimtab_policy_version", (), "Version of the publication in use.")
 PINNED = Spec("trimtab_pinned", (), "1 while a pin overrides the policy.")
@@ -112,6 +138,17 @@ SPECS = (
     EVENT_LAG,
     BLOCKS,
     CONVERSATIONS,
+    CONVERSATION_BYTES,
+    FORGOTTEN,
+    REQUESTS,
+    BODY_BYTES,
+    CONNECTIONS,
+    TURNED_AWAY,
+    DESCRIPTORS,
+    RETRIES,
+    LEASES,
+    STRANDED,
+    STATE_PROBLEM,
     NODE_UP,
     PRICE_POLICY,
     PINNED,
@@ -149,6 +186,17 @@ class RouterMetrics:
         self.event_lag = _gauge(EVENT_LAG, registry)
         self.blocks = _gauge(BLOCKS, registry)
         self.conversations = _gauge(CONVERSATIONS, registry)
+        self.conversation_bytes = _gauge(CONVERSATION_BYTES, registry)
+        self._forgotten = _Total(FORGOTTEN, registry)
+        self.requests = _gauge(REQUESTS, registry)
+        self.body_bytes = _gauge(BODY_BYTES, registry)
+        self.connections = _gauge(CONNECTIONS, registry)
+        self._turned_away = _Total(TURNED_AWAY, registry)
+        self.descriptors = _gauge(DESCRIPTORS, registry)
+        self._retries = _Total(RETRIES, registry)
+        self.leases = _gauge(LEASES, registry)
+        self._stranded = _Total(STRANDED, registry)
+        self.state_problem = _gauge(STATE_PROBLEM, registry)
         self.node_up = _gauge(NODE_UP, registry)
         self.policy_version = _gauge(PRICE_POLICY, registry)
         self.pinned = _gauge(PINNED, registry)
@@ -219,6 +267,35 @@ class RouterMetrics:
             self.event_gaps.labels(str(name)).set(blocks.gaps)
             self.blocks.labels(str(name)).set(len(blocks))
 
+    def bound(self, core: RouterCore, now_s: float) -> None:
+        """What is bounded in the core, and what was let go of."""
+        conversations, retries, leases = core.conversations, core.retries, core.leases
+        self.conversations.set(len(conversations))
+        self.conversation_bytes.set(conversations.size_bytes)
+        self._forgotten.follow(conversations.evicted, "evicted")
+        self._forgotten.follow(conversations.expired, "idle")
+        self._retries.follow(retries.allowed, "allowed")
+        self._retries.follow(retries.denied, "denied")
+        opened, held = leases.open(), leases.held(now_s)
+        for node in (name for name, at in core.nodes.items() if at.role is Role.PREFILL):
+            self.leases.labels(str(node), "open").set(opened[node])
+            self.leases.labels(str(node), "stranded").set(held[node])
+            self._stranded.follow(leases.stranded[node], str(node), "unread")
+            self._stranded.follow(leases.unanswered[node], str(node), "unanswered")
+
+    def let_in(self, admission: Admission) -> None:
+        """Requests and their bodies."""
+        self.requests.set(admission.active)
+        self.body_bytes.set(admission.body_bytes)
+
+    def connected(self, connections: int, too_many: int, bad_heads: int, descriptors: int, limit: int) -> None:
+        """The listening side."""
+        self.connections.set(connections)
+        self._turned_away.follow(too_many, "too_many")
+        self._turned_away.follow(bad_heads, "head")
+        self.descriptors.labels("open").set(descriptors)
+        self.descriptors.labels("limit").set(limit)
+
     def refused(self, code: str) -> None:
         """A request ended before it became a turn."""
         self._refused.labels(str(code)).inc()
@@ -249,6 +326,19 @@ def page(registry: CollectorRegistry) -> str:
     """What the router sends of its metrics: OpenMetrics, for the older text format has no exemplars."""
     text: bytes = generate_latest(registry)  # type: ignore[no-untyped-call]
     return text.decode()
+
+
+class _Total:
+    """A counter that follows a number counted elsewhere."""
+
+    def __init__(self, spec: Spec, registry: CollectorRegistry) -> None:
+        self._counter = _counter(spec, registry)
+        self._seen: dict[tuple[str, ...], int] = {}
+
+    def follow(self, total: int, *labels: str) -> None:
+        """It is so many now."""
+        self._counter.labels(*labels).inc(total - self._seen.get(labels, 0))
+        self._seen[labels] = total
 
 
 def _counter(spec: Spec, registry: CollectorRegistry) -> Counter:

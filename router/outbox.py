@@ -93,6 +93,8 @@ class LastPublication:
         self._folder = folder
         self._cache = cache
         self._saved: set[str] = set()
+        self.problem = ""
+        """What the last try to write or read it met; empty if that went well."""
         self.path = folder / "publication.json"
 
     def save(self, wire: dict[str, object]) -> None:
@@ -103,7 +105,9 @@ class LastPublication:
                     _write(self._folder / f"table-{digest}.json", document)
                     self._saved.add(digest)
             _write(self.path, json.dumps({**wire, "tables": {}}))
+            self.problem = ""
         except OSError as error:
+            self.problem = f"cannot be written: {error.strerror}"
             log.error("the publication could not be saved in %s: %s; serving on", self._folder, error.strerror)
 
     def load(self) -> Publication | None:
@@ -112,8 +116,9 @@ class LastPublication:
             return publication_from_wire(json.loads(self.path.read_text(encoding="utf-8")), self._cache.get)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
-            log.error("%s cannot be used: %s", self.path, error)
+        except (OSError, ValueError, RecursionError) as error:
+            self.problem = f"cannot be used: {error}"
+            log.error("%s %s; starting from the settings", self.path, self.problem)
             return None
 
 
@@ -146,6 +151,8 @@ class Outbox:
         self._token = token
         self._state_dir = state_dir
         self._pin_problem = ""
+        self.on_update: Callable[[], None] = lambda: None
+        """For gauges of others, before each report."""
         self._now_s = now_s
         self._records: deque[TurnRecord] = deque()
         self._unacked: Report | None = None
@@ -184,6 +191,7 @@ class Outbox:
         """Look at the pin file once."""
         try:
             pin = read_pin(self._state_dir)
+            self._pin_problem = ""
         except ValueError as error:
             if str(error) != self._pin_problem:  # once, not twice a second
                 self._pin_problem = str(error)
@@ -199,11 +207,14 @@ class Outbox:
         metrics, core = self._metrics, self._core
         metrics.in_flight.set(len(core.flights()))
         metrics.misses.set(core.residency_misses)
-        metrics.conversations.set(len(core.conversations))
+        metrics.bound(core, self._now_s())
         metrics.policy_version.set(core.current.publication.version)
         metrics.pinned.set(core.current.pin_x is not None)
         metrics.dropped.set(self._dropped)
+        metrics.state_problem.labels("publication").set(bool(self._last.problem))
+        metrics.state_problem.labels("pin").set(bool(self._pin_problem))
         metrics.believe(core)
+        self.on_update()
         for node in core.nodes.values():
             metrics.node_up.labels(str(node.id), node.role.value).set(node.usable)
 

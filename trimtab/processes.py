@@ -10,11 +10,14 @@ import os
 import secrets
 import socket
 import sys
+import tempfile
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
 from .settings import Settings
+
+log = logging.getLogger("trimtab")
 
 BACKLOG = 2048
 EXIT_SETTINGS = 3
@@ -36,13 +39,21 @@ def state_dir(settings: Settings) -> Path:
 
 
 def save_settings(settings: Settings) -> Path:
-    """Write the effective settings for the child processes; they hold no secrets."""
+    """Write the effective settings for the child processes; they hold no secrets. Where the state directory takes
+    nothing (full, read-only) they go to a folder of this start."""
     path = state_dir(settings) / "settings.json"
+    text = json.dumps(dataclasses.asdict(settings), indent=1) + "\n"
     try:
-        path.write_text(json.dumps(dataclasses.asdict(settings), indent=1) + "\n", encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
+        return path
     except OSError as error:
-        raise StartError(f"{path}: {error.strerror}") from None
-    return path
+        log.error("%s: %s; serving all the same, and nothing will outlive this start", path, error.strerror)
+    spare = Path(tempfile.mkdtemp(prefix="trimtab-")) / "settings.json"
+    try:
+        spare.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StartError(f"{path} and {spare}: {error.strerror}; free the disk") from None
+    return spare
 
 
 def read_settings(path: Path) -> Settings:
@@ -54,25 +65,26 @@ def read_settings(path: Path) -> Settings:
 
 
 def installation_secret(folder: Path) -> bytes:
-    """The key of this installation's hashes; made once, readable by its owner only."""
+    """The key of this installation's hashes; made once, readable by its owner only. Without one that lasts, a fresh one
+    serves: then conversations are not recognised after a restart."""
     path = folder / "secret"
+    fresh = secrets.token_bytes(32)
     try:
         known = path.read_bytes()
         if len(known) == 32:
             return known
+        log.error("%s is damaged; another key takes its place, conversations begin anew", path)
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise StartError(f"{path}: {error.strerror}") from None
-    fresh = secrets.token_bytes(32)
+        log.error("%s: %s; a key of this process alone serves, conversations begin anew", path, error.strerror)
+        return fresh
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "wb") as file:
             file.write(fresh)
     except OSError as error:
-        logging.getLogger("trimtab").warning(
-            "%s: %s; conversations are not recognised after a restart", path, error.strerror
-        )
+        log.error("%s: %s; conversations are not recognised after a restart", path, error.strerror)
     return fresh
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import uvicorn
 from prometheus_client import CollectorRegistry
 
+from router import door
 from router.app import create_app
 from router.clock import Clock
 from router.connectors import ADDRESSES, CONNECTORS
@@ -26,9 +27,11 @@ from router.dispatch import Dispatcher, DispatchOptions
 from router.metrics import RouterMetrics
 from router.nodes import NodeWatch, endpoints, hand_over_addresses
 from router.outbox import LastPublication, Outbox, TableCache
+from router.p_down import PrefillDown, PrefillDownPolicy
 from router.policy import Publication
 from router.recognition import Recogniser, Recognition
 from router.record import TurnRecord
+from router.retries import RetryBudget
 from router.upstream import Timeouts, Upstream
 from slos.policy import Declaration
 
@@ -38,6 +41,9 @@ from .reload import Reloader, fresh, on_hangup
 from .settings import Settings
 
 log = logging.getLogger("trimtab.router")
+
+LAST_WORDS_S = 3
+"""For connections to close once no request is left."""
 
 
 async def run_router(settings: Settings, name: str = "router-0") -> None:
@@ -51,7 +57,19 @@ async def run_router(settings: Settings, name: str = "router-0") -> None:
     cache = TableCache(folder)
     last = LastPublication(folder, cache)
     current = Current(_first_publication(settings, cache, last))
-    upstream = Upstream(Timeouts(settings.connect_timeout_s, settings.first_byte_timeout_s, settings.gap_timeout_s))
+    descriptors = door.raise_limit()
+    max_requests = door.most_requests(settings.max_requests, descriptors)
+    entrance = door.Door(door.most_connections(max_requests, descriptors))
+    upstream = Upstream(
+        Timeouts(
+            settings.connect_timeout_s,
+            settings.first_byte_timeout_s,
+            settings.gap_timeout_s,
+            settings.answer_timeout_s,
+            settings.per_prompt_token_s,
+        ),
+        max_connections=2 * max_requests,  # two legs each: nobody ever waits for a connection
+    )
     nodes = endpoints(settings.prefill, settings.decode, settings.replica, settings.addresses())
     watch = NodeWatch(nodes, upstream, ADDRESSES.get(settings.connector))
     core = RouterCore(
@@ -62,7 +80,12 @@ async def run_router(settings: Settings, name: str = "router-0") -> None:
         ),
         settings.slos,
         start_s=clock.now_s(),
-        conversations=Conversations(idle_s=settings.idle_s),
+        conversations=Conversations(
+            settings.max_conversations, settings.idle_s, limit_bytes=settings.conversations_mb * 2**20
+        ),
+        lease_s=settings.lease_s,
+        p_down=PrefillDownPolicy(PrefillDown(settings.p_down), settings.p_down_prompts),
+        retries=RetryBudget(settings.retry_share),
     )
     watch.attach(core)
     following = _kv_events(settings, watch, core, metrics)
@@ -101,6 +124,8 @@ async def run_router(settings: Settings, name: str = "router-0") -> None:
             api_keys=frozenset(keys) | frozenset(tenants),
             tenants=tenants,
             prefill_timeout_s=settings.first_byte_timeout_s,
+            body_timeout_s=settings.body_timeout_s,
+            max_requests=max_requests,
         ),
     )
 
@@ -109,6 +134,11 @@ async def run_router(settings: Settings, name: str = "router-0") -> None:
         metrics.redeclare(declaration)
 
     reloader = Reloader(settings, redeclare)
+    def look() -> None:
+        metrics.let_in(dispatcher.admission)
+        metrics.connected(entrance.open, entrance.turned_away, entrance.heads_refused, door.descriptors(), descriptors)
+
+    outbox.on_update = look
     await upstream.start()
     try:
         await watch.probe_all()
@@ -116,13 +146,17 @@ async def run_router(settings: Settings, name: str = "router-0") -> None:
             dispatcher,
             uvicorn.Config(
                 create_app(core, dispatcher, watch, upstream),
+                http=entrance.protocol,  # type: ignore[arg-type]  # uvicorn calls it like a class
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 date_header=False,
-                timeout_graceful_shutdown=round(settings.drain_s),
+                timeout_graceful_shutdown=LAST_WORDS_S,
                 timeout_keep_alive=75,
             ),
+            clock,
+            settings.notice_s,
+            settings.drain_s,
         )
         running = (watch.run(), outbox.run(), dispatcher.pulse.run(), reloader.run(), *following)
         tasks = [asyncio.ensure_future(each) for each in running]
@@ -181,15 +215,39 @@ def _kv_events(
 
 
 class _Server(uvicorn.Server):
-    """Says that it drains before it stops taking connections."""
+    """Leaves in order. On a signal /ready is false and new requests are refused, while the port still answers; after
+    `notice_s` at the earliest, and once nothing runs or `drain_s` are over, it closes. A second signal closes it now.
 
-    def __init__(self, dispatcher: Dispatcher, config: uvicorn.Config) -> None:
+    The signal is not raised again at the end, as uvicorn would: the process has records to hand over first.
+    """
+
+    def __init__(
+        self, dispatcher: Dispatcher, config: uvicorn.Config, clock: Clock, notice_s: float, drain_s: float
+    ) -> None:
         super().__init__(config)
         self._dispatcher = dispatcher
+        self._clock = clock
+        self._notice_s = notice_s
+        self._drain_s = drain_s
+        self._told_s: float | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._dispatcher.draining = True
-        super().handle_exit(sig, frame)
+        if self._told_s is None:
+            self._told_s = self._clock.now_s()
+            self._dispatcher.draining = True
+        else:
+            self._dispatcher.cut_short()
+            self.should_exit = True
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._told_s is not None and not self.should_exit:
+            since_s = self._clock.now_s() - self._told_s
+            over = since_s >= max(self._drain_s, self._notice_s)
+            if over and self._dispatcher.active:
+                log.warning("%d requests did not end within %g s", self._dispatcher.active, self._drain_s)
+                self._dispatcher.cut_short()
+            self.should_exit = over or (since_s >= self._notice_s and not self._dispatcher.active)
+        return await super().on_tick(counter)
 
 
 def _first_publication(settings: Settings, cache: TableCache, last: LastPublication) -> Publication:

@@ -19,7 +19,7 @@ environment > file.
     slo_file: slo.yaml                    # in the place of these
     control: {law: aimd, price: 0.4, table: load_aware, signal: router, webhook: http://127.0.0.1:9093/hook}
     #         alertmanagers: [http://am-0:9093, http://am-1:9093]
-    router: {conversation: chain, idle: 60m, first_byte_timeout: 120s, gap_timeout: 60s, connect_timeout: 2s,
+    router: {conversation: chain, idle: 60m, first_byte_timeout: 120s, gap_timeout: 60s, p_down: local,
              tenants: {assistants: TRIMTAB_KEYS_ASSISTANTS}}      # names that SLOs may match, and where their keys are
 
 Secrets are named, never written: `router.api_keys_env`, the values of `router.tenants`, `control.webhook_secret_env`
@@ -39,11 +39,14 @@ import yaml
 
 from controller.config import START_PRICE
 from controller.laws import DEFAULT_LAW, LAWS
+from router.admission import MAX_REQUESTS
 from router.artefact import SOURCES
 from router.connectors import CONNECTORS
 from router.connectors.protocol import ConnectorOptions
+from router.p_down import PrefillDown, PrefillDownPolicy
 from router.policy import MODES
 from router.recognition import Recognition
+from router.retries import RetryBudget
 from router.turn import Role
 from slos import phrases
 from slos.deliver import shown_url
@@ -106,7 +109,20 @@ class Settings:
     connect_timeout_s: float = 2.0
     first_byte_timeout_s: float = 120.0
     gap_timeout_s: float = 60.0
+    answer_timeout_s: float = 600.0
+    """For the whole of an unstreamed answer."""
+    per_prompt_token_s: float = 0.001
+    """The first byte and an unstreamed answer may take that much longer for each token of the prompt."""
+    body_timeout_s: float = 60.0
     drain_s: float = 60.0
+    notice_s: float = 0.0
+    """After SIGTERM /ready is false and connections are taken for at least so long."""
+    max_requests: int = MAX_REQUESTS
+    max_conversations: int = 100_000
+    conversations_mb: int = 256
+    retry_share: float = RetryBudget().share
+    p_down: str = PrefillDown.LOCAL.value
+    p_down_prompts: int = PrefillDownPolicy().most
 
     @property
     def slos(self) -> tuple[Slo, ...]:
@@ -137,6 +153,16 @@ class Settings:
         unknown = unknown_tenants(self.declaration, self.tenants)
         if unknown:
             raise ValueError(unknown[0].message + "; " + unknown[0].fix)
+        for key, number in (
+            ("max_requests", self.max_requests),
+            ("max_conversations", self.max_conversations),
+            ("conversations_mb", self.conversations_mb),
+            ("p_down_prompts", self.p_down_prompts),
+        ):
+            if number < 1:
+                raise ValueError(f"router.{key} must be 1 or more, got {number}")
+        if not 0 <= self.retry_share <= 1:
+            raise ValueError(f"router.retry_share is a share of requests, 0..1, got {self.retry_share:g}")
         return replace(self, state_dir=self.state_dir or str(default_state_dir(self.port)))
 
     def addresses(self) -> dict[str, str]:
@@ -436,12 +462,25 @@ class _Reader:
             "connect_timeout": "connect_timeout_s",
             "first_byte_timeout": "first_byte_timeout_s",
             "gap_timeout": "gap_timeout_s",
+            "answer_timeout": "answer_timeout_s",
+            "timeout_per_prompt_token": "per_prompt_token_s",
+            "body_timeout": "body_timeout_s",
             "drain": "drain_s",
+            "notice": "notice_s",
         }
-        found = fields(spot, ("api_keys_env", "tenants", "conversation", *durations)) or {}
+        numbers = ("max_requests", "max_conversations", "conversations_mb", "p_down_prompts")
+        keys = ("api_keys_env", "tenants", "conversation", "p_down", "retry_share", *durations, *numbers)
+        found = fields(spot, keys) or {}
         if "tenants" in found:
             named = pairs(found["tenants"], "assistants", "TRIMTAB_KEYS_ASSISTANTS")
             self._values["tenants"] = tuple((name, variable) for name, (_, variable) in named.items() if variable)
+        if "p_down" in found:
+            self._choice(found["p_down"], "p_down", tuple(rule.value for rule in PrefillDown))
+        if "retry_share" in found:
+            self._number(found["retry_share"], "retry_share", "0.2", float)
+        for key in numbers:
+            if key in found:
+                self._number(found[key], key, "1000", int)
         if "api_keys_env" in found:
             self._text(found["api_keys_env"], "api_keys_env", "TRIMTAB_API_KEYS")
         if "conversation" in found:
@@ -458,6 +497,14 @@ class _Reader:
         text = scalar(spot, example)
         if text is not None:
             self._values[name] = text
+
+    def _number(self, spot: Spot, name: str, example: str, kind: type[int] | type[float]) -> None:
+        text = scalar(spot, example)
+        try:
+            if text is not None:
+                self._values[name] = kind(text)
+        except ValueError:
+            spot.complain("E104", f"{text!r} is no {'whole ' if kind is int else ''}number", f"write e.g. {example}")
 
     def _choice(self, spot: Spot, name: str, known: tuple[str, ...]) -> None:
         text = scalar(spot, known[0])

@@ -41,7 +41,7 @@ def test_a_conversation_is_known_just_short_of_an_hour_and_forgotten_at_the_hour
     first = conversations.open(key(), 0.0)
     assert conversations.open(key(), HOUR_S - 1) is first
     assert conversations.open(key(), HOUR_S - 1 + HOUR_S) is not first
-    assert conversations.evicted == 1
+    assert conversations.expired == 1
 
 
 def test_another_conversations_turn_sweeps_the_idle_ones_out():
@@ -50,7 +50,7 @@ def test_another_conversations_turn_sweeps_the_idle_ones_out():
         conversations.open(key(f"old {at}"), float(at))
     conversations.open(key("new"), HOUR_S + 2.5)
     assert len(conversations) == 3  # old 3, old 4 and new
-    assert conversations.evicted == 3
+    assert conversations.expired == 3
 
 
 def test_a_turn_in_flight_keeps_its_conversation_but_not_the_idle_ones_behind_it():
@@ -105,7 +105,7 @@ def test_a_node_that_is_gone_is_nobodys_home_and_others_keep_theirs():
 
 @pytest.mark.parametrize(("limit", "idle_s"), [(0, 1.0), (-1, 1.0), (1, 0.0), (1, -5.0)])
 def test_bounds_that_bound_nothing_are_refused(limit: int, idle_s: float):
-    with pytest.raises(ValueError, match="limit must be at least 1"):
+    with pytest.raises(ValueError, match="limit and limit_bytes must be at least 1"):
         Conversations(limit, idle_s)
 
 
@@ -128,3 +128,15 @@ def test_never_more_than_the_limit_and_never_one_in_flight_evicted(steps, limit)
         elif len(flying) < limit:
             opened.in_flight = 1
             flying[name] = opened
+
+
+def test_bytes_are_a_bound_of_their_own():
+    conversations = Conversations(limit=1000, limit_bytes=3 * 1000)
+    for at in range(20):
+        conversations.open(ConversationKey("", "m", f"{at:0200d}"), float(at))
+        assert conversations.size_bytes <= 3 * 1000
+    assert (len(conversations), conversations.evicted) == (3, 17)
+    with_room = conversations.size_bytes
+    for at in range(17, 20):
+        conversations.open(ConversationKey("", "m", f"{at:0200d}"), 30.0)
+    assert (conversations.size_bytes, conversations.evicted) == (with_room, 17)

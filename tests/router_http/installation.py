@@ -18,14 +18,18 @@ from router.app import create_app
 from router.clock import Clock
 from router.connectors import ADDRESSES, CONNECTORS
 from router.connectors.protocol import ConnectorOptions
+from router.conversations import Conversations
 from router.core import RouterCore
 from router.current import Current
 from router.dispatch import Dispatcher, DispatchOptions
+from router.door import Door
 from router.metrics import RouterMetrics
 from router.nodes import NodeWatch, endpoints, hand_over_addresses
+from router.p_down import PrefillDownPolicy
 from router.policy import Policy, Publication, Weights
 from router.recognition import Recogniser, Recognition
 from router.record import TurnRecord
+from router.retries import RetryBudget
 from router.upstream import Timeouts, Upstream
 from slos.objective import Slo
 
@@ -53,6 +57,9 @@ class Installation:
         counts: dict[str, object] = {
             "flights": len(core.flights()),
             "active": self.dispatcher.active,
+            "body bytes": self.dispatcher.admission.body_bytes,
+            "exchanges": len(self.dispatcher._exchanges),
+            "leases of turns in flight": sum(core.leases.open().values()),
             "upstream connections in use": len(session.connector._acquired),
             "conversations in flight": sum(c.in_flight for c in core.conversations._by_key.values()),
         }
@@ -101,6 +108,10 @@ async def installation(
     addresses: Mapping[str, str] | None = None,
     start_engines: bool = True,
     clock: Clock | None = None,
+    entrance: Door | None = None,
+    p_down: PrefillDownPolicy | None = None,
+    retries: RetryBudget | None = None,
+    conversations: Conversations | None = None,
 ) -> AsyncIterator[Installation]:
     """Engines and a router in front of them. Fake engines are started and stopped, unless `start_engines` is off;
     others' life is the caller's."""
@@ -115,7 +126,17 @@ async def installation(
     clock = clock or Clock()
     current = Current(Publication(1, {"main": policy or Policy(1, {}, Weights(1, 1), pin_x=pin_x)}))
     hand_over = ConnectorOptions(lease_s=lease_s, addresses=hand_over_addresses(nodes))
-    core = RouterCore(current, watch.nodes(), CONNECTORS[connector](hand_over), slos, start_s=clock.now_s())
+    core = RouterCore(
+        current,
+        watch.nodes(),
+        CONNECTORS[connector](hand_over),
+        slos,
+        start_s=clock.now_s(),
+        lease_s=lease_s,
+        p_down=p_down,
+        retries=retries,
+        conversations=conversations,
+    )
     watch.attach(core)
     records: list[TurnRecord] = []
     registry = CollectorRegistry()
@@ -140,7 +161,13 @@ async def installation(
     )
     await upstream.start()
     await watch.probe_all()
-    config = uvicorn.Config(create_app(core, dispatcher, watch, upstream), log_config=None, access_log=False)
+    door = entrance or Door(1000)
+    config = uvicorn.Config(
+        create_app(core, dispatcher, watch, upstream),
+        http=door.protocol,  # type: ignore[arg-type]
+        log_config=None,
+        access_log=False,
+    )
     config.load()
     server = ServerState()
 
