@@ -58,6 +58,7 @@ class LoadFailure(StrEnum):
     RECOMPUTE = "recompute"
 
 
+OPENING_TOKENS = 4
 HANDSHAKE_S = 5.0
 """How long D waits for the side channel of an engine that it has not read from before."""
 
@@ -389,7 +390,7 @@ class Fleet:
                 self.witness.stale_read(node, owner.name)
             self.events.after(0.0, arrived, True)
             return
-        if lease.job.prompt != job.prompt:  # another prompt's handle: vLLM compares no tokens either
+        if not _same(lease.job.prompt, job.prompt):  # another prompt's handle: vLLM compares no tokens either
             self.poisoned_reads += 1
             job.poisoned = True
         link = self.links[lease.owner]
@@ -449,6 +450,16 @@ class Fleet:
     def _owner_lives(self, lease: _Lease) -> bool:
         """Whether the process that holds the prompt still runs."""
         return self.engines[lease.owner].epoch == lease.epoch
+
+
+def _same(prefilled: Prompt, asked: Prompt) -> bool:
+    """Whether both are one text. The few tokens that open an answer have the name of what will be said, which differs
+    where P was not asked for the tool that D must call."""
+    if prefilled == asked:
+        return True
+    *before, (_, tokens) = prefilled
+    *others, (_, as_many) = asked
+    return bool(before) and before == others and tokens == as_many <= OPENING_TOKENS
 
 
 def _same_model(engines: Mapping[str, Engine], named: Mapping[str, EngineProfile]) -> None:

@@ -45,7 +45,7 @@ class RetryBudget:
         passed_s = max(0.0, now_s - self._now_s)
         self._now_s = now_s
         self._tokens = min(self.most, self._tokens + passed_s * self.floor_hz)
-        if self._tokens < 1.0:
+        if self._tokens < 1.0 - 1e-9:  # five fifths are one
             self.denied += 1
             return False
         self._tokens -= 1.0

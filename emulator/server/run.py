@@ -132,8 +132,8 @@ async def serve(
 
     `model` is the name it serves (default: the profile's); `connector` is nixl, mooncake or p2p_nccl; `lag_bound_s` is
     in engine seconds; `faults` is what goes wrong from the start. With `kv_events_port` each node publishes KV events
-    (needs pyzmq): two ports a node from there on, for events and replay; 0 takes any. Raises ValueError for a topology, speed or context that cannot be,
-    PortInUse, ImportError.
+    (needs pyzmq): two ports a node from there on, for events and replay; 0 takes any. Raises ValueError for a topology,
+    speed or context that cannot be, PortInUse, ImportError.
     """
     limit = max_model_len or min(MAX_MODEL_LEN, profile.kv_capacity_tokens)
     if not 1 < limit <= profile.kv_capacity_tokens:

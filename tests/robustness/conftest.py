@@ -1,11 +1,11 @@
 """What must hold when a fault is over: `quiescent`, for a router and its emulated fleet.
 
-    requests in flight, flights, legs, bytes held             0
-    connections between router and engines in use             0; idle ones close by themselves
-    sequences on the engines                                   0
-    KV leases on P                                             read, or counted as stranded and expired
-    tasks of the loop, descriptors of the process              as before
-    objects of the router that a request leaves                none but its conversation
+requests in flight, flights, legs, bytes held             0
+connections between router and engines in use             0; idle ones close by themselves
+sequences on the engines                                   0
+KV leases on P                                             read, or counted as stranded and expired
+tasks of the loop, descriptors of the process              as before
+objects of the router that a request leaves                none but its conversation
 """
 
 from __future__ import annotations

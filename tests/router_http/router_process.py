@@ -6,10 +6,11 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import aiohttp
 import yaml
@@ -36,7 +37,13 @@ class RouterProcess:
 
 @asynccontextmanager
 async def router_process(
-    folder: Path, model: str, prefill: Sequence[str], decode: Sequence[str], *, lease_s: float
+    folder: Path,
+    model: str,
+    prefill: Sequence[str],
+    decode: Sequence[str],
+    *,
+    lease_s: float,
+    router: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[RouterProcess]:
     """In front of engines that run already; ended with the block."""
     port = free_port()
@@ -47,6 +54,7 @@ async def router_process(
         "listen": {"host": "127.0.0.1", "port": port},
         "state_dir": str(folder / "state"),
         "models": {model: pools},
+        **({"router": dict(router)} if router else {}),
     }
     config.write_text(yaml.safe_dump(document), encoding="utf-8")
     with (folder / "router.log").open("wb") as log:
