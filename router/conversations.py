@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from math import inf
 
 from estimators.length import LengthState
 
@@ -31,6 +32,12 @@ class Conversation:
     context_tokens: int = 0
     """Prompt and answer of the last answered turn, as the engine counted them."""
     decode_node: NodeId | None = None
+    lost_node: NodeId | None = None
+    """What held it until that was gone."""
+    heading: NodeId | None = None
+    """Where its latest plan decodes: turns of one conversation at once go the same way."""
+    moved_s: float = -inf
+    """When it last left a node that could still have served it."""
     in_flight: int = 0
     length: LengthState | None = None
     reuse: Reuse = field(default_factory=Reuse)
@@ -81,6 +88,7 @@ class Conversations:
         for conversation in self._by_key.values():
             if conversation.decode_node == node:
                 conversation.decode_node = None
+                conversation.lost_node = node
 
     def _sweep(self, now_s: float) -> None:
         idle = []

@@ -16,7 +16,7 @@ nodes, at most `MAX_ATTEMPTS` times and within the retry budget; the last plan i
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -27,6 +27,7 @@ from slos.objective import Measured, Outcome, Slo, judge
 from slos.revisions import revisions
 from slos.terms import NO_TERMS, Terms
 
+from .breaker import Breaker, BreakerState
 from .connectors.protocol import Connector, Handshake, HandshakeError, Leg, LegReply, Purpose
 from .conversations import Conversation, Conversations
 from .current import Current
@@ -35,6 +36,7 @@ from .features import TurnFeatures
 from .leases import Leases
 from .load import NodeLoad
 from .p_down import PrefillDown, PrefillDownPolicy
+from .pace import DWELL_S, Pace
 from .placement import (
     Candidates,
     Node,
@@ -64,6 +66,9 @@ busy from idle."""
 OTHERS_MIN_SHARE = 0.02
 """Less memory than this that is not the router's own is rounding, and answers longer than expected."""
 
+_ORDINARY = frozenset({Reason.SCORE, Reason.LOCAL_SLOWER, Reason.NO_TABLE, Reason.NO_DATA})
+"""Reasons of a route that give way to why the conversation moved."""
+
 Decider = Callable[[Policy, TurnFeatures, float], Decision]
 
 
@@ -89,6 +94,11 @@ class Flight:
     """What D was believed to hold of the conversation when its leg was sent."""
     prefill_told: Belief | None = None
     """What P's events had told of it when this plan was made, if they tell of it."""
+    moved: Reason | None = None
+    """Why this plan decodes elsewhere than the conversation's KV is."""
+    sampled_s: float = 0.0
+    sampled_tokens: int = 0
+    """Of its stream, what the pace of its node already counts."""
 
     @property
     def sent(self) -> Leg:
@@ -144,11 +154,15 @@ class RouterCore:
         self._flights: dict[str, Flight] = {}
         self._answers_repeat: OrderedDict[str, bool] = OrderedDict()
         self._topology = ""
+        self.pace = Pace()
+        self._streamed: dict[NodeId, tuple[float, int]] = {}
+        self._breakers: dict[NodeId, Breaker] = {}
+        self.openings: Counter[tuple[NodeId, str]] = Counter()
+        """Breakers that opened, by node and the kind of the last failure."""
+        self.moves: Counter[Reason] = Counter()
+        """Conversations that went on from one decode node to another, by why."""
         for node in nodes:
-            self.nodes[node.id] = node
-            self.load[node.id] = NodeLoad()
-            self.residency.reset(node.id, node.kv_capacity_tokens)
-        self._rename()
+            self.add_node(node)
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -167,10 +181,97 @@ class RouterCore:
             if verdict is not Verdict.HIT and node in decoders
         )
 
+    def add_node(self, node: Node) -> None:
+        """A node joins."""
+        self.nodes[node.id] = node
+        self.load[node.id] = NodeLoad()
+        self.residency.reset(node.id, node.kv_capacity_tokens)
+        self._rename()
+
+    def remove_node(self, node: NodeId) -> None:
+        """A node of which nothing is in flight (`is_idle`) leaves."""
+        self._anew(node)
+        self.conversations.forget_node(node)
+        del self.nodes[node], self.load[node]
+        self.residency.forget(node)
+        self._rename()
+
+    def drain_node(self, node: NodeId, draining: bool) -> None:
+        """The node gets no new turns, or again some. Its conversations move with their next turn."""
+        self.nodes[node].draining = draining
+        self._rename()
+
+    def is_idle(self, node: NodeId) -> bool:
+        """Nothing of the node is in flight."""
+        return not any(node in (f.placement.prefill, f.placement.decode) for f in self._flights.values())
+
+    def node_failed(self, node: NodeId, why: str, now_s: float) -> bool:
+        """A leg failed by the node's own fault. True if that opened its breaker: not where it is the last of its role."""
+        at = self.nodes.get(node)
+        if at is None:
+            return False
+        others = any(
+            other.role is at.role and other.usable and self._admits(other.id, now_s)
+            for other in self.nodes.values()
+            if other is not at
+        )
+        opened = self._breakers.setdefault(node, Breaker()).failed(why, now_s, may_open=others)
+        self.openings[node, why] += opened
+        return opened
+
+    def node_answered(self, node: NodeId, now_s: float) -> None:
+        """The node answered a leg, if only to say what is wrong with the client's request."""
+        breaker = self._breakers.get(node)
+        if breaker is not None:
+            breaker.answered(now_s)
+
+    def breaker(self, node: NodeId, now_s: float) -> tuple[BreakerState, str]:
+        """The state of a node's breaker, and what failed last ("" while it is closed)."""
+        breaker = self._breakers.get(node)
+        state = BreakerState.CLOSED if breaker is None else breaker.state(now_s)
+        return state, "" if breaker is None or state is BreakerState.CLOSED else breaker.why
+
+    def sample_pace(self, now_s: float) -> None:
+        """Called once a second by a shell that wants conversations to leave slow nodes."""
+        streams = [(node, stream_s, tokens) for node, (stream_s, tokens) in self._streamed.items()]
+        self._streamed.clear()
+        for flight in self._flights.values():
+            if flight.decoding and flight.watch.first_s is not None:
+                streams.append((flight.placement.decode, *self._piece(flight, now_s)))
+        self.pace.sample(streams, now_s)
+
+    def _piece(self, flight: Flight, now_s: float) -> tuple[float, int]:
+        """The part of a stream since the last sample: seconds and tokens."""
+        assert flight.watch.first_s is not None
+        since_s = max(flight.sampled_s, flight.watch.first_s)
+        tokens = flight.watch.tokens - max(1, flight.sampled_tokens)  # the first token took no streaming
+        flight.sampled_s, flight.sampled_tokens = now_s, flight.watch.tokens
+        return max(0.0, now_s - since_s), tokens
+
+    def _admits(self, node: NodeId, now_s: float) -> bool:
+        breaker = self._breakers.get(node)
+        return breaker is None or breaker.admits(now_s)
+
+    def _shut(self, now_s: float) -> frozenset[NodeId]:
+        """Nodes that their breakers keep out; none of a role of which there would be no other."""
+        shut = {node for node in self._breakers if not self._admits(node, now_s)}
+        for role in {self.nodes[node].role for node in shut}:
+            usable = {node.id for node in self.nodes.values() if node.role is role and node.usable}
+            if usable <= shut:
+                shut -= usable
+        return frozenset(shut)
+
+    def _anew(self, node: NodeId) -> None:
+        """The node's process is another one, or none: what turns found out about the earlier one is void."""
+        self._breakers.pop(node, None)
+        self._streamed.pop(node, None)
+        self.pace.forget(node)
+
     def node_down(self, node: NodeId) -> None:
         """The node is gone: nothing of what it cached or had outstanding remains. Its flights are reported by
         the shell."""
         self.nodes[node].healthy = False
+        self._anew(node)
         self.residency.reset(node, self.nodes[node].kv_capacity_tokens)
         self.load[node].prefill.clear()
         self.load[node].link.clear()
@@ -182,6 +283,7 @@ class RouterCore:
     def node_restarted(self, node: NodeId) -> None:
         """The node's process is another one: what the earlier one cached is gone."""
         self.leases.node_gone(node)
+        self._anew(node)
         self.residency.reset(node, self.nodes[node].kv_capacity_tokens)
         if self.nodes[node].role is not Role.PREFILL:
             self.conversations.forget_node(node)
@@ -198,9 +300,10 @@ class RouterCore:
             load.others_kv_tokens = others if others > OTHERS_MIN_SHARE * at.kv_capacity_tokens else 0
             self.residency.ledger(node).share(load.others_kv_tokens)
 
-    def node_up(self, node: NodeId) -> None:
-        """The node is back, with an empty cache."""
+    def node_up(self, node: NodeId, now_s: float | None = None) -> None:
+        """The node is back, with an empty cache; with a time, it takes its share of new conversations by and by."""
         self.nodes[node].healthy = True
+        self.nodes[node].up_s = now_s
         self.residency.reset(node, self.nodes[node].kv_capacity_tokens)
         self._rename()
 
@@ -234,7 +337,7 @@ class RouterCore:
         self._rate.update(1, now_s)
         number = turn.number if turn.number is not None else conversation.turns + 1
         try:
-            features, candidates, decision = self._plan(turn, number, conversation, frozenset(), now_s, coin)
+            features, candidates, decision, moved = self._plan(turn, number, conversation, frozenset(), now_s, coin)
         except NoNode:
             self._judge(Refused(turn.model, number, turn.streaming, terms=turn.terms))
             raise
@@ -249,6 +352,7 @@ class RouterCore:
             self._connector.handshake(turn, placement),
             Stopwatch(turn.accepted_s),
             coin,
+            moved=moved,
         )
         conversation.in_flight += 1
         self._flights[turn.request_id] = flight
@@ -278,11 +382,14 @@ class RouterCore:
                 leg = flight.handshake.send(reply)
         except StopIteration as stop:
             leg = stop.value
+            if reply is not None and flight.placement.prefill is not None:
+                self.node_answered(flight.placement.prefill, now_s)
             if leg is flight.leg:
                 return leg
             if leg.not_after_s is not None and now_s > leg.not_after_s:
                 return self._replan(flight, now_s, Reason.PREFILL_FAILED)
         except HandshakeError as error:
+            self.node_failed(error.leg.node, "handover", now_s)
             flight.avoid.add(error.leg.node)
             return self._replan(flight, now_s, Reason.PREFILL_FAILED)
         if leg.purpose is Purpose.DECODE:
@@ -311,10 +418,11 @@ class RouterCore:
         avoid = frozenset(flight.avoid)
         if flight.attempts == MAX_ATTEMPTS - 1 and self._p_down.rule is PrefillDown.LOCAL:  # the last one needs no P
             avoid |= {node.id for node in self.nodes.values() if node.role is Role.PREFILL}
-        features, candidates, decision = self._plan(
+        features, candidates, decision, moved = self._plan(
             flight.turn, flight.number, flight.conversation, avoid, now_s, flight.coin
         )
         flight.attempts += 1
+        flight.moved = moved
         flight.features, flight.decision = features, replace(decision, reason=reason)
         flight.placement = pick(decision, features, candidates, self.load)
         flight.handshake.close()
@@ -346,7 +454,7 @@ class RouterCore:
         self.residency.advance(now_s)
         conversation.turns = max(conversation.turns, flight.number)
         conversation.context_tokens = prompt_tokens + output_tokens
-        conversation.decode_node = placement.decode
+        self._bind(flight, now_s)
         conversation.length = self._length.update(flight.turn.model, conversation.length, output_tokens)
         if flight.number == 1:  # as the model's other conversations have it
             conversation.reuse.answers = self._answers_repeat.get(flight.turn.model, True)
@@ -388,6 +496,18 @@ class RouterCore:
         """Turns accepted and not ended, oldest first."""
         return list(self._flights.values())
 
+    def _bind(self, flight: Flight, now_s: float) -> None:
+        """The conversation's KV is where the turn was decoded."""
+        conversation, node = flight.conversation, flight.placement.decode
+        before = conversation.decode_node or conversation.lost_node
+        if before is not None and before != node:
+            failed = Reason.DECODE_FAILED if flight.attempts > 1 else Reason.KV_GUARD
+            self.moves[flight.moved or failed] += 1
+            if flight.moved is Reason.NODE_SLOW:
+                conversation.moved_s = now_s
+        conversation.decode_node, conversation.lost_node = node, None
+        self.node_answered(node, now_s)
+
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _plan(
@@ -398,10 +518,20 @@ class RouterCore:
         avoid: frozenset[NodeId],
         now_s: float,
         coin: float,
-    ) -> tuple[TurnFeatures, Candidates, Decision]:
+    ) -> tuple[TurnFeatures, Candidates, Decision, Reason | None]:
         self.residency.advance(now_s)
-        candidates = eligible(conversation, self.nodes.values(), avoid)
-        decode = choose_decode(candidates, self.residency, now_s)
+        shut = self._shut(now_s) if self._breakers else frozenset()
+        try:
+            candidates = eligible(conversation, self.nodes.values(), avoid | shut)
+        except NoNode:
+            candidates = eligible(conversation, self.nodes.values(), avoid)
+        slow = frozenset(node.id for node in candidates.decode if self.pace.slow(node.id))
+        if slow and candidates.home is not None and candidates.home.id in slow and len(slow) < len(candidates.decode):
+            settled = now_s - conversation.moved_s >= DWELL_S
+            candidates = replace(candidates, home=None) if settled else candidates
+        name = f"{turn.key.model}\0{turn.key.id}" if turn.named else ""
+        decode = choose_decode(candidates, self.residency, now_s, name=name, shun=slow)
+        moved = self._why_moved(conversation, decode.id, shut, slow)
         policy = self.current.publication.policy_for(decode.id)
         in_step = number == conversation.turns + 1 and conversation.context_tokens > 0
         context = conversation.context_tokens if in_step else turn.history_tokens
@@ -435,10 +565,28 @@ class RouterCore:
         decision = self._decide(policy, features, coin)
         if decision.reason is Reason.P_UNAVAILABLE and self._has_prefill():
             self._p_down.admit(len(load.prefill))
-        return features, candidates, decision
+        if moved is not None and decision.reason in _ORDINARY:
+            decision = replace(decision, reason=moved)
+        return features, candidates, decision, moved
 
     def _has_prefill(self) -> bool:
         return any(node.role is Role.PREFILL for node in self.nodes.values())
+
+    def _why_moved(
+        self, conversation: Conversation, decode: NodeId, shut: frozenset[NodeId], slow: frozenset[NodeId]
+    ) -> Reason | None:
+        """Why the conversation does not go on where its KV is; None where it does, or where this turn failed there."""
+        before = conversation.decode_node or conversation.lost_node
+        if before is None or before == decode:
+            return None
+        at = self.nodes.get(before)
+        if at is None or not at.healthy or conversation.decode_node is None:
+            return Reason.NODE_GONE
+        if at.draining:
+            return Reason.NODE_DRAINED
+        if before in shut:
+            return Reason.BREAKER_OPEN
+        return Reason.NODE_SLOW if before in slow else None
 
     def _book(self, flight: Flight, now_s: float) -> None:
         """Count the work of this plan on its nodes."""
@@ -447,6 +595,7 @@ class RouterCore:
         latency = policy.latency(features.model, self._topology)
         prompt, request_id = features.prompt_tokens, flight.turn.request_id
         key = flight.conversation.key
+        flight.conversation.heading = placement.decode
         self.residency.touch(placement.decode, key, prompt + features.n_out, now_s)
         self.residency.expect(placement.decode, key)
         local = placement.prefill is None
@@ -457,6 +606,9 @@ class RouterCore:
         uncached = features.uncached_d if local else features.uncached_p
         work_ms = UNKNOWN_WORK_MS + uncached if latency is None else latency.prefill_ms(uncached, prompt)
         server.add(request_id, work_ms, now_s)
+        for node in (placement.prefill, placement.decode) if self._breakers else ():
+            if node in self._breakers:
+                self._breakers[node].claim(request_id, now_s)
 
     def _prefilled(self, flight: Flight, reply: LegReply, now_s: float) -> None:
         node = flight.placement.prefill
@@ -516,6 +668,10 @@ class RouterCore:
         decode = self.load[placement.decode]
         decode.prefill.remove(request_id, now_s)
         if flight.decoding:
+            if flight.watch.first_s is not None:
+                stream_s, tokens = self._streamed.get(placement.decode, (0.0, 0))
+                more_s, more = self._piece(flight, now_s)
+                self._streamed[placement.decode] = stream_s + more_s, tokens + more
             flight.decoding = False
             decode.sequences -= 1
             decode.kv_tokens -= flight.booked_tokens
@@ -524,6 +680,9 @@ class RouterCore:
                 self.leases.unanswer(placement.prefill)
             self.load[placement.prefill].prefill.remove(request_id, now_s)
             self.load[placement.prefill].link.remove(request_id, now_s)
+        for node in (placement.prefill, placement.decode) if self._breakers else ():
+            if node in self._breakers:
+                self._breakers[node].release(request_id)
 
     def _end(
         self,

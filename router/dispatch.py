@@ -254,6 +254,7 @@ class Dispatcher:
             history_tokens=max(0, whole - new_tokens),
             number=found.number,
             terms=read_terms(headers, self._options.tenants.get(api_key or "", ""), self._core.slo_classes),
+            named=given is not None,
         )
         if self.draining:
             self._core.refuse(turn)
@@ -310,6 +311,7 @@ class Dispatcher:
                         await self._own_limit(exchange, failure.legs[0], error)
                         return
                     if isinstance(error, _BadAnswer) and error.final:
+                        core.node_answered(failure.legs[0].node, self._clock.now_s())
                         self._end(exchange, Outcome.CLIENT_ERROR)
                         await self._pass_on(exchange, error.reply, error.content)
                         return
@@ -464,7 +466,7 @@ class Dispatcher:
                 if seen == 0:
                     self._core.first_token(flight, now_s)
                 else:
-                    watch.token(now_s)
+                    watch.token(now_s, meter.chunks - seen)
                 seen = meter.chunks
             if not exchange.started:
                 if meter.errored or meter.finish_reason == "error":
@@ -530,6 +532,8 @@ class Dispatcher:
             self._watch.refused(leg.node)
         elif not isinstance(error, NodeTimeout | _BadAnswer):
             self._watch.doubt(leg.node)
+        if not error.refused and not (isinstance(error, _BadAnswer) and error.reply.status < 500):
+            self._watch.failed(leg.node, kind, self._clock.now_s())
         exchange.failure = error
 
     async def _give_up(self, exchange: _Exchange, why: str) -> None:

@@ -111,6 +111,12 @@ class NodeWatch:
         self._failures[node] = FAILURES
         self._down(node, "connection refused")
 
+    def failed(self, node: NodeId, why: str, now_s: float) -> None:
+        """A leg failed by the node's own fault."""
+        assert self._core is not None
+        if self._core.node_failed(node, why, now_s):
+            log.warning("the breaker of node %s is open: too many turns in a row failed, the last by %s", node, why)
+
     def doubt(self, node: NodeId) -> None:
         """An answer broke off: is it still the same process?"""
         self._doubted.add(node)

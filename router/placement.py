@@ -3,12 +3,19 @@
 P by the least predicted wait, its prefix hit included. D is sticky: the node that holds the conversation,
 while it may be used. A conversation without one gets the D (or replica) whose live conversations leave the
 most room. The record keeps the decided and the realised route.
+
+A conversation that its client names gets the D that its name finds: rendezvous hashing over the nodes' URLs, the first
+in that order whose load is within `BOUND` times the mean (consistent hashing with bounded loads: Mirrokni, Thorup,
+Zadimoghaddam 2018). So routers that share nothing agree, and when one of N nodes goes, the 1/N that it had moves. A
+node that came up a short while ago takes its share by and by: its load counts for more, and its name weighs less.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
+from math import log
 
 from .conversations import Conversation
 from .decision import Decision
@@ -17,6 +24,14 @@ from .latency import LatencyModel
 from .load import NodeLoad
 from .residency import Residency
 from .turn import NodeId, Role, Route
+
+BOUND = 1.25
+"""A node's live tokens against the mean, by capacity, beyond which a name's next choice is asked."""
+IDLE_SHARE = 0.1
+"""Below this share of its memory a node is not loaded, whatever the mean is: there every router agrees."""
+SLOW_START_S = 30.0
+SLOW_START_FLOOR = 0.1
+_2_64 = float(1 << 64)
 
 
 @dataclass(slots=True)
@@ -33,6 +48,10 @@ class Node:
     """The engine itself told its block size and KV capacity."""
     engine_id: str = ""
     """What the engine calls itself, where its hand-over protocol asks; another one is another process."""
+    url: str = ""
+    """By which names find it; the same for all routers."""
+    up_s: float | None = None
+    """When it came up; None: long ago."""
 
     def uncached_tokens(self, held: int, prompt_tokens: int) -> int:
         """What the node lacks of a prompt: hits are whole blocks, and at least one token is always computed."""
@@ -43,6 +62,12 @@ class Node:
     def usable(self) -> bool:
         """New work may be sent to it."""
         return self.healthy and not self.draining
+
+    def ramp(self, now_s: float) -> float:
+        """How much of its share of new conversations a node takes so soon after it came up, 0..1."""
+        if self.up_s is None:
+            return 1.0
+        return min(1.0, max(SLOW_START_FLOOR, (now_s - self.up_s) / SLOW_START_S))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +106,50 @@ def eligible(conversation: Conversation, nodes: Iterable[Node], avoid: frozenset
     decode = tuple(node for node in usable if node.role is not Role.PREFILL)
     if not decode:
         raise NoNode("no decode node or replica can be used")
-    home = next((node for node in decode if node.id == conversation.decode_node), None)
-    return Candidates(prefill, decode, home)
+    bound = (conversation.heading, conversation.decode_node) if conversation.in_flight else (conversation.decode_node,)
+    homes = (node for id in bound for node in decode if node.id == id)
+    return Candidates(prefill, decode, next(homes, None))
 
 
-def choose_decode(candidates: Candidates, residency: Residency, now_s: float) -> Node:
-    """The home, else the one whose live conversations need the smallest share of its KV memory."""
+def choose_decode(
+    candidates: Candidates,
+    residency: Residency,
+    now_s: float,
+    *,
+    name: str = "",
+    shun: frozenset[NodeId] = frozenset(),
+) -> Node:
+    """The home, else the node that the conversation's name finds, else (without a name) the one whose live
+    conversations need the smallest share of its KV memory. Those in `shun` only if there are no others."""
     if candidates.home is not None:
         return candidates.home
-    return min(candidates.decode, key=lambda n: (residency.live_tokens(n.id, now_s) / n.kv_capacity_tokens, n.id))
+    pool = [node for node in candidates.decode if node.id not in shun] or candidates.decode
+    ramps = {node.id: node.ramp(now_s) for node in pool}
+    full = max(ramps.values())  # nodes that all came up together share as those that all did long ago
+    ramps = {node: ramp / full for node, ramp in ramps.items()}
+    live = {node.id: residency.live_tokens(node.id, now_s) for node in pool}
+    if name:
+        found = _by_name(name, pool, ramps, live)
+        if found is not None:
+            return found
+    return min(pool, key=lambda n: (live[n.id] / (n.kv_capacity_tokens * ramps[n.id]), n.id))
+
+
+def _by_name(name: str, pool: Iterable[Node], ramps: Mapping[NodeId, float], live: Mapping[NodeId, int]) -> Node | None:
+    """The first node in the name's own order whose load is within the bound; None if none is."""
+    ordered = sorted(pool, key=lambda n: (_distance(name, n.url or n.id) / ramps[n.id], n.id))
+    mean = sum(live.values()) / sum(node.kv_capacity_tokens for node in ordered)
+    for node in ordered:
+        limit = max(BOUND * mean, IDLE_SHARE if node.introduced else 0.0)
+        if live[node.id] <= limit * ramps[node.id] * node.kv_capacity_tokens:
+            return node
+    return None
+
+
+def _distance(name: str, node: str) -> float:
+    """Exponentially distributed, of mean 1: the least of them, each over its weight, is drawn by weight."""
+    digest = blake2b(f"{node}\0{name}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return -log((int.from_bytes(digest, "big") + 1) / (_2_64 + 1))
 
 
 def choose_prefill(

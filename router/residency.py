@@ -72,6 +72,10 @@ class Residency:
         if node in self.blocks:
             self.blocks[node].restart()
 
+    def forget(self, node: NodeId) -> None:
+        """The node has left the fleet."""
+        self._nodes.pop(node, None)
+
     def ledger(self, node: NodeId) -> Ledger:
         """The router's own books of a node."""
         return self._nodes[node].ledger

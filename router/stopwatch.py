@@ -25,12 +25,15 @@ class Stopwatch:
     accepted_s: float
     first_s: float | None = None
     last_s: float | None = None
+    tokens: int = 0
+    """Deltas with content so far."""
 
-    def token(self, now_s: float) -> None:
-        """A delta with content went out."""
+    def token(self, now_s: float, tokens: int = 1) -> None:
+        """A delta with content went out, or several at once."""
         if self.first_s is None:
             self.first_s = now_s
         self.last_s = now_s
+        self.tokens += tokens
 
     def read(self, now_s: float, output_tokens: int) -> TurnTiming:
         """The turn ended now with that many tokens."""

@@ -51,6 +51,14 @@ class Reason(StrEnum):
     """A prefill leg failed before anything was sent; the turn was planned again."""
     DECODE_FAILED = "decode_failed"
     """A decode leg failed before anything was sent; the turn was planned again."""
+    NODE_DRAINED = "node_drained"
+    """The conversation's decode node takes no new turns any more: the turn went to another."""
+    NODE_GONE = "node_gone"
+    """The conversation's decode node is down or has left: the turn went to another."""
+    BREAKER_OPEN = "breaker_open"
+    """The conversation's decode node failed too many turns in a row: the turn went to another."""
+    NODE_SLOW = "node_slow"
+    """The conversation's decode node streams much more slowly than the others: the turn went to another."""
     LOCAL_ONLY = "local_only"
     """The request asks for something that a transferred prompt cannot give (n > 1, echo,
     prompt_logprobs, beam search, several prompts, prompt embeddings)."""
@@ -88,6 +96,8 @@ class Turn:
     local_only: bool = False
     history_tokens: int = 0
     """Estimated tokens before the new ones; used where the conversation's own count does not apply."""
+    named: bool = False
+    """The client itself names the conversation: every router finds the same decode node by that name."""
     number: int | None = None
     """Which turn of its conversation it is, where the request itself says so (a retry, or a history that this
     router has not seen); else it is the one after the last answered.
