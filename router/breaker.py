@@ -83,7 +83,7 @@ class Breaker:
         return True
 
     def answered(self, now_s: float) -> bool:
-        """The node answered a turn. True if that closed the breaker. What was under way when it opened changes nothing."""
+        """The node answered a turn. True if that closed the breaker; turns under way when it opened change nothing."""
         state = self.state(now_s)
         if state is BreakerState.OPEN:
             return False

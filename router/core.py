@@ -206,7 +206,7 @@ class RouterCore:
         return not any(node in (f.placement.prefill, f.placement.decode) for f in self._flights.values())
 
     def node_failed(self, node: NodeId, why: str, now_s: float) -> bool:
-        """A leg failed by the node's own fault. True if that opened its breaker: not where it is the last of its role."""
+        """A leg failed by the node's own fault. True if that opened its breaker; the last of its role stays closed."""
         at = self.nodes.get(node)
         if at is None:
             return False
@@ -216,7 +216,8 @@ class RouterCore:
             if other is not at
         )
         opened = self._breakers.setdefault(node, Breaker()).failed(why, now_s, may_open=others)
-        self.openings[node, why] += opened
+        if opened:
+            self.openings[node, why] += 1
         return opened
 
     def node_answered(self, node: NodeId, now_s: float) -> None:

@@ -20,8 +20,10 @@ from slos.objective import Outcome, Signal, Slo
 from slos.policy import Declaration
 
 from .admission import Admission
+from .breaker import BreakerState
 from .core import RouterCore
 from .errors import Code
+from .membership.roster import Roster
 from .record import TurnRecord
 from .turn import Reason, Role, Route
 
@@ -112,7 +114,15 @@ STRANDED = Spec(
 STATE_PROBLEM = Spec(
     "trimtab_state_problem", ("what",), "1 while that part of the state directory cannot be used; the router serves on."
 )
-NODE_UP = Spec("trimtab_node_up", ("node", "role"), "1 if the node may be used.")
+NODE_UP = Spec("trimtab_node_up", ("node", "role"), "1 if the node may be used: it answers, and does not drain.")
+DRAINING = Spec("trimtab_node_draining", ("node",), "1 while the node gets no new turns because it left or is drained.")
+RAMP = Spec("trimtab_node_ramp", ("node",), "Share of its share of new conversations that a node takes, 1 in the end.")
+SLOW = Spec("trimtab_node_slow", ("node",), "1 while the node streams so slowly that conversations leave it.")
+BREAKER = Spec("trimtab_breaker_open", ("node",), "Circuit breaker: 1 open, 0.5 half-open, 0 closed.")
+OPENINGS = Spec("trimtab_breaker_openings", ("node", "kind"), "Times it opened, by the kind of the last failure.")
+MOVES = Spec("trimtab_moves", ("reason",), "Conversations that went on from one decode node to another, by why.")
+SOURCE_UP = Spec("trimtab_source_up", ("source",), "1 if what the source of nodes told last was good.")
+SOURCE_NODES = Spec("trimtab_source_nodes", ("source",), "Nodes of the source's last good set.")
 PRICE_POLICY = Spec("trimtab_policy_version", (), "Version of the publication in use.")
 PINNED = Spec("trimtab_pinned", (), "1 while a pin overrides the policy.")
 REPORTS = Spec("trimtab_reports", ("result",), "Reports to the control process by result.")
@@ -150,6 +160,14 @@ SPECS = (
     STRANDED,
     STATE_PROBLEM,
     NODE_UP,
+    DRAINING,
+    RAMP,
+    SLOW,
+    BREAKER,
+    OPENINGS,
+    MOVES,
+    SOURCE_UP,
+    SOURCE_NODES,
     PRICE_POLICY,
     PINNED,
     REPORTS,
@@ -198,6 +216,14 @@ class RouterMetrics:
         self._stranded = _Total(STRANDED, registry)
         self.state_problem = _gauge(STATE_PROBLEM, registry)
         self.node_up = _gauge(NODE_UP, registry)
+        self.draining = _gauge(DRAINING, registry)
+        self.ramp = _gauge(RAMP, registry)
+        self.slow = _gauge(SLOW, registry)
+        self.breaker = _gauge(BREAKER, registry)
+        self._openings = _Total(OPENINGS, registry)
+        self._moves = _Total(MOVES, registry)
+        self.source_up = _gauge(SOURCE_UP, registry)
+        self.source_nodes = _gauge(SOURCE_NODES, registry)
         self.policy_version = _gauge(PRICE_POLICY, registry)
         self.pinned = _gauge(PINNED, registry)
         self.reports = _counter(REPORTS, registry)
@@ -253,6 +279,8 @@ class RouterMetrics:
     def believe(self, core: RouterCore) -> None:
         """What the core believes of its nodes' KV, as gauges."""
         residency = core.residency
+        for gauge in (self.believed, self.foreign, self.others):  # nodes leave
+            gauge.clear()
         for (node, source, verdict), count in residency.checks.items():
             self.checks.labels(str(node), source.value, verdict.value).set(count)
         for name, at in core.nodes.items():
@@ -295,6 +323,25 @@ class RouterMetrics:
         self._turned_away.follow(bad_heads, "head")
         self.descriptors.labels("open").set(descriptors)
         self.descriptors.labels("limit").set(limit)
+
+    def members(self, core: RouterCore, roster: Roster | None, now_s: float) -> None:
+        """Nodes, their breakers and sources, and conversations that moved."""
+        for gauge in (self.node_up, self.draining, self.ramp, self.slow, self.breaker):  # nodes leave
+            gauge.clear()
+        for node in core.nodes.values():
+            name, breaker = str(node.id), core.breaker(node.id, now_s)[0]
+            self.node_up.labels(name, node.role.value).set(node.usable)
+            self.draining.labels(name).set(node.draining)
+            self.ramp.labels(name).set(node.ramp(now_s))
+            self.slow.labels(name).set(core.pace.slow(node.id))
+            self.breaker.labels(name).set({BreakerState.CLOSED: 0.0, BreakerState.OPEN: 1.0}.get(breaker, 0.5))
+        for (opened, kind), count in core.openings.items():
+            self._openings.follow(count, str(opened), kind)
+        for reason, count in core.moves.items():
+            self._moves.follow(count, reason.value)
+        for source, state in () if roster is None else roster.states.items():
+            self.source_up.labels(source).set(not state.problem)
+            self.source_nodes.labels(source).set(len(state.members))
 
     def refused(self, code: str) -> None:
         """A request ended before it became a turn."""

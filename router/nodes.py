@@ -8,6 +8,9 @@ up, and another name is another process, with an empty cache.
 
 A restart that no probe saw shows in the time at which the process began, in its metrics. They are read when the
 probe needed a new connection, which it does after every restart, and when an answer in traffic broke off.
+
+Nodes join, drain and leave by the roster's events. One that joins is down until it has answered a probe, as all are at
+the start.
 """
 
 from __future__ import annotations
@@ -16,13 +19,16 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from types import MappingProxyType
+from urllib.parse import urlsplit
 
 from .connectors.protocol import AddressRule
 from .core import USAGE_S, RouterCore
+from .membership.member import Member
+from .membership.roster import Change, Event
 from .placement import Node
 from .turn import NodeId, Role
 from .upstream import NodeError, Upstream
@@ -84,6 +90,8 @@ class NodeWatch:
         now_s: Callable[[], float] = monotonic,
     ) -> None:
         self.addresses = addresses
+        self.hand_over = hand_over_addresses(addresses)
+        """Where nodes hand over, kept true as they come and go."""
         self._upstream = upstream
         self._rule = rule
         self._now_s = now_s
@@ -91,16 +99,51 @@ class NodeWatch:
         self._began: dict[NodeId, float | None] = {}
         self._looked_s: dict[NodeId, float] = {}
         self._doubted: set[NodeId] = set()
+        self._joined: set[NodeId] = set()
+        """Not asked yet."""
         self._wake = asyncio.Event()
         self._core: RouterCore | None = None
 
     def nodes(self) -> list[Node]:
         """Nodes for a new core: all down until they have answered once."""
-        return [Node(node, at.role, UNKNOWN_KV_TOKENS, healthy=False) for node, at in self.addresses.items()]
+        return [_new(node, at) for node, at in self.addresses.items()]
 
     def attach(self, core: RouterCore) -> None:
         """The core to keep informed."""
         self._core = core
+
+    def apply(self, events: Sequence[Event]) -> None:
+        """Nodes join, drain and leave. Those that join are asked at once."""
+        assert self._core is not None
+        for event in events:
+            node = event.node
+            if event.change is Change.JOIN:
+                self._join(node, event.member)
+            elif event.change is Change.LEAVE:
+                self._core.remove_node(node)
+                for by_node in (self.addresses, self._failures, self._began, self._looked_s, self.hand_over):
+                    by_node.pop(node, None)
+                self._doubted.discard(node)
+            else:
+                self._core.drain_node(node, event.change is Change.DRAIN)
+            why = "" if event.why is None else f", {event.why}"
+            log.info("node %s (%s): %s%s", node, event.member.url, event.change, why)
+
+    def _join(self, node: NodeId, member: Member) -> None:
+        assert self._core is not None
+        rule, address = self._rule, member.address
+        if rule is not None and member.role in rule.roles:
+            address = address or rule.default.format(host=_host(member.url))
+            if not rule.form.fullmatch(address):
+                log.error("node %s: %r is no address for its hand-over; write e.g. %s", node, address, rule.example)
+                address = ""
+        at = self.addresses[node] = Endpoint(member.url, member.role, address)
+        self._failures[node] = FAILURES
+        if address:
+            self.hand_over[node] = address
+        self._core.add_node(_new(node, at))
+        self._joined.add(node)
+        self._wake.set()
 
     def url(self, node: NodeId, path: str) -> str:
         """Where a node's path is."""
@@ -108,6 +151,8 @@ class NodeWatch:
 
     def refused(self, node: NodeId) -> None:
         """Nobody listens at the node's port: out at once."""
+        if node not in self.addresses:
+            return
         self._failures[node] = FAILURES
         self._down(node, "connection refused")
 
@@ -124,7 +169,8 @@ class NodeWatch:
 
     async def probe_all(self) -> None:
         """Ask every node once."""
-        await asyncio.gather(*(self._probe(node) for node in self.addresses))
+        self._joined.clear()
+        await asyncio.gather(*(self._probe(node) for node in list(self.addresses)))
 
     async def run(self) -> None:
         """Probe for ever."""
@@ -134,8 +180,12 @@ class NodeWatch:
                 if self._now_s() >= due_s:
                     due_s = self._now_s() + PROBE_S
                     await self.probe_all()
+                    assert self._core is not None
+                    self._core.sample_pace(self._now_s())
                 else:
-                    await asyncio.gather(*(self._look(node) for node in self._doubted))
+                    joined, self._joined = self._joined & self.addresses.keys(), set()
+                    looks = [self._look(node) for node in self._doubted & self.addresses.keys()]
+                    await asyncio.gather(*looks, *(self._probe(node) for node in joined))
             except Exception:
                 log.exception("a probe failed inside the router")
             with contextlib.suppress(TimeoutError):
@@ -146,7 +196,9 @@ class NodeWatch:
 
     async def _probe(self, node: NodeId) -> None:
         assert self._core is not None
-        known = self._core.nodes[node]
+        known = self._core.nodes.get(node)
+        if known is None:
+            return
         fresh = False
         try:
             answer = await self._upstream.fetch(self.url(node, "/health"), PROBE_TIMEOUT_S)
@@ -155,6 +207,8 @@ class NodeWatch:
             name = known.engine_id if problem else await self._ask_name(node)
         except (NodeError, ValueError) as error:
             problem = str(error)
+        if self._core.nodes.get(node) is not known:  # it left while it was asked
+            return
         if fresh:
             self._doubted.add(node)
         if problem:
@@ -167,8 +221,10 @@ class NodeWatch:
             self._down(node, "it is another process")
         if not known.healthy:
             await self._look(node)
+            if self._core.nodes.get(node) is not known:
+                return
             known.engine_id = name
-            self._core.node_up(node)
+            self._core.node_up(node, self._now_s())
             log.info("node %s is up", node)
         elif node in self._doubted or self._usage_is_due(node, known.role):
             await self._look(node)
@@ -199,9 +255,11 @@ class NodeWatch:
             _, text = await self._upstream.get(self.url(node, "/metrics"), PROBE_TIMEOUT_S)
         except NodeError:
             return
+        known = self._core.nodes.get(node)
+        if known is None:
+            return
         self._doubted.discard(node)
         self._looked_s[node] = self._now_s()
-        known = self._core.nodes[node]
         began, before = _began(text), self._began.get(node)
         self._began[node] = began
         restarted = known.healthy and before is not None and began != before
@@ -213,6 +271,15 @@ class NodeWatch:
         usage = _number(_USAGE.search(text))
         if usage is not None and 0 <= usage <= 1:
             self._core.node_usage(node, usage)
+
+
+def _new(node: NodeId, at: Endpoint) -> Node:
+    return Node(node, at.role, UNKNOWN_KV_TOKENS, healthy=False, url=at.url)
+
+
+def _host(url: str) -> str:
+    host = urlsplit(url).hostname or ""
+    return f"[{host}]" if ":" in host else host
 
 
 def _introduce(node: Node, text: bytes) -> None:

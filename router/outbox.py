@@ -19,6 +19,8 @@ import aiohttp
 
 from .artefact import ArtefactError, load
 from .core import RouterCore
+from .membership.roster import Roster
+from .membership.view import node_view, source_views
 from .metrics import RouterMetrics, page
 from .nodes import NodeWatch
 from .pin import read_pin
@@ -26,7 +28,6 @@ from .policy import Publication, Tables
 from .record import TurnRecord
 from .wire import (
     MAX_RECORDS,
-    NodeView,
     Report,
     WaitingTurn,
     WireError,
@@ -139,8 +140,10 @@ class Outbox:
         token: str | None,
         state_dir: Path,
         now_s: Callable[[], float],
+        roster: Roster | None = None,
     ) -> None:
         self._core = core
+        self._roster = roster
         self._watch = watch
         self._metrics = metrics
         self._cache = cache
@@ -215,8 +218,7 @@ class Outbox:
         metrics.state_problem.labels("pin").set(bool(self._pin_problem))
         metrics.believe(core)
         self.on_update()
-        for node in core.nodes.values():
-            metrics.node_up.labels(str(node.id), node.role.value).set(node.usable)
+        metrics.members(core, self._roster, self._now_s())
 
     async def _pin_loop(self) -> None:
         while True:
@@ -270,19 +272,10 @@ class Outbox:
             counts=core.counts.snapshot(),
             revisions=core.counts.revisions,
             nodes=tuple(
-                NodeView(
-                    id=str(node.id),
-                    url=self._watch.addresses[node.id].url,
-                    role=node.role.value,
-                    healthy=node.healthy,
-                    draining=node.draining,
-                    sequences=core.load[node.id].sequences,
-                    backlog_ms=core.load[node.id].prefill.ms(now_s),
-                    kv_tokens=core.load[node.id].kv_tokens,
-                    kv_capacity_tokens=node.kv_capacity_tokens,
-                )
+                node_view(core, self._roster, node, self._watch.addresses[node.id].url, now_s)
                 for node in core.nodes.values()
             ),
+            sources=source_views(self._roster, now_s),
             dropped_records=self._dropped,
             metrics=page(self._metrics.registry),
             prices=acting_prices(core.current.publication),

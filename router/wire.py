@@ -54,6 +54,22 @@ class NodeView:
     backlog_ms: float
     kv_tokens: int
     kv_capacity_tokens: int
+    state: str = ""
+    """down, draining, open, half_open, slow or serving: the first that applies."""
+    why: str = ""
+    """Of a node that drains or whose breaker is not closed."""
+    ramp: float = 1.0
+    """How much of its share of new conversations it takes: below 1 a short while after it came up."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceView:
+    """One source of nodes as the router sees it; `age_s` of its last good set, None without one."""
+
+    name: str
+    nodes: int
+    age_s: float | None
+    problem: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +85,7 @@ class Report:
     waiting: tuple[WaitingTurn, ...]
     counts: Mapping[str, Count]
     nodes: tuple[NodeView, ...]
+    sources: tuple[SourceView, ...] = ()
     dropped_records: int = 0
     """Records that this boot had to drop because the control process did not take them; cumulative."""
     metrics: str = ""

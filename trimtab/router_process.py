@@ -24,8 +24,10 @@ from router.conversations import Conversations
 from router.core import RouterCore
 from router.current import Current
 from router.dispatch import Dispatcher, DispatchOptions
+from router.membership.orders_source import OrdersSource
+from router.membership.watch import Membership
 from router.metrics import RouterMetrics
-from router.nodes import NodeWatch, endpoints, hand_over_addresses
+from router.nodes import NodeWatch, endpoints
 from router.outbox import LastPublication, Outbox, TableCache
 from router.p_down import PrefillDown, PrefillDownPolicy
 from router.policy import Publication
@@ -39,6 +41,7 @@ from .policies import artefacts, first_policy
 from .processes import StartError, admin_url, bound_socket, installation_secret, secret_from_env, state_dir
 from .reload import Reloader, fresh, on_hangup
 from .settings import Settings
+from .sources import roster_for, sources
 
 log = logging.getLogger("trimtab.router")
 
@@ -71,13 +74,11 @@ async def run_router(settings: Settings, name: str = "router-0") -> None:
         max_connections=2 * max_requests,  # two legs each: nobody ever waits for a connection
     )
     nodes = endpoints(settings.prefill, settings.decode, settings.replica, settings.addresses())
-    watch = NodeWatch(nodes, upstream, ADDRESSES.get(settings.connector))
+    watch = NodeWatch(nodes, upstream, ADDRESSES.get(settings.connector), clock.now_s)
     core = RouterCore(
         current,
         watch.nodes(),
-        CONNECTORS[settings.connector](
-            ConnectorOptions(lease_s=settings.lease_s, addresses=hand_over_addresses(nodes))
-        ),
+        CONNECTORS[settings.connector](ConnectorOptions(lease_s=settings.lease_s, addresses=watch.hand_over)),
         settings.slos,
         start_s=clock.now_s(),
         conversations=Conversations(
@@ -89,6 +90,10 @@ async def run_router(settings: Settings, name: str = "router-0") -> None:
     )
     watch.attach(core)
     following = _kv_events(settings, watch, core, metrics)
+    control_url, token = admin_url(settings) if settings.admin_port else None, secret_from_env(settings.admin_token_env)
+    orders = OrdersSource(folder, control_url, token)
+    found = sources(settings.discover, settings.model, orders)
+    membership = Membership(roster_for(found, settings.model), watch, core, found, clock.now_s)
     outbox = Outbox(
         core,
         watch,
@@ -97,10 +102,11 @@ async def run_router(settings: Settings, name: str = "router-0") -> None:
         last,
         name=name,
         boot=secrets.token_hex(8),
-        control_url=admin_url(settings) if settings.admin_port else None,
-        token=secret_from_env(settings.admin_token_env),
+        control_url=control_url,
+        token=token,
         state_dir=folder,
         now_s=clock.now_s,
+        roster=membership.roster,
     )
     outbox.check_pin()
 
@@ -158,7 +164,14 @@ async def run_router(settings: Settings, name: str = "router-0") -> None:
             settings.notice_s,
             settings.drain_s,
         )
-        running = (watch.run(), outbox.run(), dispatcher.pulse.run(), reloader.run(), *following)
+        running = (
+            watch.run(),
+            membership.run(),
+            outbox.run(),
+            dispatcher.pulse.run(),
+            reloader.run(),
+            *following,
+        )
         tasks = [asyncio.ensure_future(each) for each in running]
         address = listener.getsockname()
         log.info(

@@ -15,6 +15,7 @@ environment > file.
         lease: 30s
         table: [tables/mine.json]         # beside those that ship with Trimtab
         kv_events: {http://127.0.0.1:8200: tcp://127.0.0.1:5557}   # where nodes publish KV events, if they do
+        discover: {file: nodes.yaml}      # more nodes, from a file, dns, heartbeats or kubernetes: discover.py
     slos: [...]                           # as in an SLO file, as are service, labels, traffic, defaults and alerts
     slo_file: slo.yaml                    # in the place of these
     control: {law: aimd, price: 0.4, table: load_aware, signal: router, webhook: http://127.0.0.1:9093/hook}
@@ -61,6 +62,7 @@ from slos.schema import DECLARATION
 from slos.spec import read_declaration
 
 from .addresses import hand_over_addresses
+from .discover import NOWHERE, Discover, read_discover
 
 LEASE_MARGIN_S = ConnectorOptions().margin_s
 SIGNALS = ("router", "engine")
@@ -81,6 +83,7 @@ class Settings:
     tables: tuple[str, ...] = ()
     kv_events: tuple[tuple[str, str, str], ...] = ()
     """(engine's URL, where it publishes its KV events, where it repeats them or empty)."""
+    discover: Discover = NOWHERE
     host: str = "127.0.0.1"
     port: int = 8000
     admin_host: str = "127.0.0.1"
@@ -130,8 +133,11 @@ class Settings:
 
     def checked(self) -> Settings:
         """These settings, if they can work together. Raises ValueError with what to change."""
-        if not self.decode and not self.replica:
-            raise ValueError("nobody decodes: give at least one --decode URL or --replica URL (models.NAME.decode)")
+        if not self.decode and not self.replica and not self.discover:
+            raise ValueError(
+                "nobody decodes: give at least one --decode URL or --replica URL (models.NAME.decode), "
+                "or where nodes are found (models.NAME.discover)"
+            )
         check_addresses(prefill=self.prefill, decode=self.decode, replica=self.replica)
         for name, port in (("port", self.port), ("admin port", self.admin_port)):
             if not 0 <= port <= 65535:
@@ -372,7 +378,8 @@ class _Reader:
             spot.complain("E104", "one model per installation in this version", "run one Trimtab per model")
         name, pool = next(iter(found.items()))
         self._values["model"] = name
-        keys = ("prefill", "decode", "replica", "connector", "connector_addresses", "lease", "table", "kv_events")
+        pools = ("prefill", "decode", "replica", "discover")
+        keys = (*pools, "connector", "connector_addresses", "lease", "table", "kv_events")
         inside = fields(pool, keys) or {}
         for role in ("prefill", "decode", "replica"):
             if role in inside:
@@ -390,6 +397,8 @@ class _Reader:
             self._values["tables"] = tuple(str(self._folder / path) for path in paths)
         if "kv_events" in inside:
             self._kv_events(inside["kv_events"])
+        if "discover" in inside:
+            self._values["discover"] = read_discover(inside["discover"], self._folder)
 
     def _kv_events(self, spot: Spot) -> None:
         addresses: list[tuple[str, str, str]] = []

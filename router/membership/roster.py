@@ -70,8 +70,8 @@ class _Seat:
 
 @dataclass(slots=True)
 class Roster:
-    """All sources of one model's nodes, in the order in which they were given: where two tell one URL, the first counts.
-    `model` empty or "*": nodes of every model."""
+    """All sources of one model's nodes, in the order given: where two tell one URL, the first counts. `model` empty or
+    "*": nodes of every model."""
 
     sources: Sequence[str]
     model: str = ""

@@ -24,7 +24,7 @@ from router.current import Current
 from router.dispatch import Dispatcher, DispatchOptions
 from router.door import Door
 from router.metrics import RouterMetrics
-from router.nodes import NodeWatch, endpoints, hand_over_addresses
+from router.nodes import NodeWatch, endpoints
 from router.p_down import PrefillDownPolicy
 from router.policy import Policy, Publication, Weights
 from router.recognition import Recogniser, Recognition
@@ -122,10 +122,10 @@ async def installation(
     upstream = Upstream(timeouts or Timeouts(1.0, 5.0, 5.0))
     urls = [[engine.url for engine in role] for role in (prefill, decode, replica)]
     nodes = endpoints(urls[0], urls[1], urls[2], addresses or {})
-    watch = NodeWatch(nodes, upstream, ADDRESSES.get(connector))
     clock = clock or Clock()
+    watch = NodeWatch(nodes, upstream, ADDRESSES.get(connector), clock.now_s)
     current = Current(Publication(1, {"main": policy or Policy(1, {}, Weights(1, 1), pin_x=pin_x)}))
-    hand_over = ConnectorOptions(lease_s=lease_s, addresses=hand_over_addresses(nodes))
+    hand_over = ConnectorOptions(lease_s=lease_s, addresses=watch.hand_over)
     core = RouterCore(
         current,
         watch.nodes(),
