@@ -138,10 +138,10 @@ def choose_decode(
 def _by_name(name: str, pool: Iterable[Node], ramps: Mapping[NodeId, float], live: Mapping[NodeId, int]) -> Node | None:
     """The first node in the name's own order whose load is within the bound; None if none is."""
     ordered = sorted(pool, key=lambda n: (_distance(name, n.url or n.id) / ramps[n.id], n.id))
-    mean = sum(live.values()) / sum(node.kv_capacity_tokens for node in ordered)
+    room = {node.id: node.kv_capacity_tokens * ramps[node.id] for node in ordered}
+    mean = sum(live.values()) / sum(room.values())
     for node in ordered:
-        limit = max(BOUND * mean, IDLE_SHARE if node.introduced else 0.0)
-        if live[node.id] <= limit * ramps[node.id] * node.kv_capacity_tokens:
+        if live[node.id] <= room[node.id] * max(BOUND * mean, IDLE_SHARE if node.introduced else 0.0):
             return node
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -213,3 +214,74 @@ def test_where_no_decode_node_has_room_it_waits_at_home():
 def test_a_replica_is_given_no_transfer_however_much_room_it_has():
     assert overflowing(CAPACITY - 4299, CAPACITY - 5000, r0_tokens=0).decode == D1
     assert overflowing(CAPACITY - 4299, CAPACITY, r0_tokens=0).decode == D0
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+def by_url(count: int, start: int = 0) -> list[Node]:
+    """Decode nodes that have told their memory; what one router calls D0 may be another's D3."""
+    return [
+        Node(NodeId(f"D{(at + start) % count}"), Role.DECODE, 400_000, introduced=True, url=f"http://10.0.0.{at}:8000")
+        for at in range(count)
+    ]
+
+
+class Router:
+    """What one router places by name, in its own books."""
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self.nodes = nodes
+        self.residency = Residency()
+        for node in nodes:
+            self.residency.reset(node.id, node.kv_capacity_tokens)
+
+    def place(self, name: str, tokens: int = 500, *, named: bool = True) -> str:
+        candidates = eligible(conversation(), self.nodes)
+        found = choose_decode(candidates, self.residency, 0.0, name=name if named else "")
+        self.residency.touch(found.id, key(name), tokens, 0.0)
+        return found.url
+
+
+NAMES = [f"conversation-{at}" for at in range(1000)]
+
+
+@pytest.mark.parametrize("count", [2, 4, 7])
+def test_two_routers_that_share_nothing_send_every_name_to_the_same_node(count: int):
+    """Row 6: they see the names in other orders, one only a half of them, and call the nodes otherwise."""
+    one, other = Router(by_url(count)), Router(by_url(count, start=1))
+    placed = {name: one.place(name) for name in NAMES}
+    again = {name: other.place(name) for name in sorted(NAMES, reverse=True)[::2]}
+    assert all(placed[name] == url for name, url in again.items())
+    loads = Counter(placed.values())
+    assert len(loads) == count and max(loads.values()) <= 1.25 * len(NAMES) / count
+
+
+@pytest.mark.parametrize("count", [3, 4, 8])
+def test_when_one_node_of_n_goes_only_its_own_names_move(count: int):
+    nodes = by_url(count)
+    whole, rest = Router(nodes), Router(nodes[1:])
+    before, after = ({name: router.place(name) for name in NAMES} for router in (whole, rest))
+    moved = [name for name in NAMES if before[name] != after[name]]
+    assert all(before[name] == nodes[0].url for name in moved)
+    assert len(moved) / len(NAMES) == pytest.approx(1 / count, abs=0.04)
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("count", [2, 3, 4, 8])
+def test_two_hundred_conversations_with_one_system_prompt_spread_evenly(count: int, named: bool):
+    """Row 7."""
+    router = Router(by_url(count))
+    placed = Counter(router.place(f"agent-{at}", 8200, named=named) for at in range(200))
+    assert max(placed.values()) / (200 / count) <= 1.3
+
+
+def test_a_heavy_name_does_not_make_its_node_overflow():
+    router = Router(by_url(4))
+    placed = Counter(router.place(f"big-{at}", 40_000) for at in range(40))
+    assert max(placed.values()) <= 1.25 * 10 + 1
+
+
+def test_a_name_that_cannot_be_encoded_is_a_name_too():
+    router = Router(by_url(4))
+    assert router.place("\ud800") == router.place("\ud800")

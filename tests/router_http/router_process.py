@@ -48,7 +48,9 @@ async def router_process(
     """In front of engines that run already; ended with the block."""
     port = free_port()
     config = folder / "trimtab.yaml"
-    pools = {"prefill": list(prefill), "decode": list(decode), "lease": f"{lease_s:g}s"}
+    pools: dict[str, object] = {"decode": list(decode), "lease": f"{lease_s:g}s"}
+    if prefill:
+        pools["prefill"] = list(prefill)
     document = {
         "version": 1,
         "listen": {"host": "127.0.0.1", "port": port},
