@@ -4,6 +4,7 @@
     GET  /internal/v1/policy   ?after=V&have=d1,d2, waits up to 25 s  -> a publication, or 204 (wait_s: less)
     GET  /api/v1/status  /series?minutes=60&model=M  /slos  /policy  /pin  /audit
     POST /api/v1/pin           {"x": 0..1 | null, "by": "..."}        -> as GET
+    /api/v1/nodes              nodes_api.py
     GET  /health  /metrics
 
 With a token, `/internal` and POST ask for `Authorization: Bearer`. A POST under `/api` also has to be JSON, and to come

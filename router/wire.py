@@ -85,7 +85,6 @@ class Report:
     waiting: tuple[WaitingTurn, ...]
     counts: Mapping[str, Count]
     nodes: tuple[NodeView, ...]
-    sources: tuple[SourceView, ...] = ()
     dropped_records: int = 0
     """Records that this boot had to drop because the control process did not take them; cumulative."""
     metrics: str = ""
@@ -95,6 +94,8 @@ class Report:
     them."""
     revisions: Mapping[str, str] = field(default_factory=dict)
     """What `counts` count, by SLO: its revision (`slos.revisions`). Empty from a router that knows of none."""
+    sources: tuple[SourceView, ...] = ()
+    """Where it learns of nodes."""
 
 
 def report_to_wire(report: Report) -> dict[str, object]:

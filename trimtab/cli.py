@@ -19,6 +19,7 @@ from . import (
 )
 from .cli_alerts import alerts_app
 from .cli_engines import engines_app
+from .cli_nodes import nodes_app
 from .cli_slo import slo_app
 from .cli_slo_status import slo_status
 from .console import out
@@ -28,6 +29,7 @@ app.add_typer(slo_app, name="slo")
 app.add_typer(engines_app, name="engines")
 app.add_typer(alerts_app, name="alerts")
 slo_app.command("status")(slo_status)
+app.add_typer(nodes_app, name="nodes")
 slo_app.command("rules")(cli_rules.rules)
 app.command("demo")(cli_demo.demo)
 app.command("calibrate")(cli_calibrate.calibrate)

@@ -28,6 +28,7 @@ from controller.app import create_app
 from controller.config import ControlConfig
 from controller.loop import ControlLoop
 from controller.metrics import ControlCollector
+from controller.nodes_api import mount_nodes
 from controller.pin import look, noticed
 from controller.scheduler import Job, Scheduler
 from controller.store import Store
@@ -147,6 +148,7 @@ def build_control(config: ControlConfig) -> Control:
     PlatformCollector(registry=registry)
     GCCollector(registry=registry)
     app = create_app(loop, collector, registry, version=__version__)
+    mount_nodes(app, loop)
     mount(app)
     control = Control(config, store, loop, scheduler, registry, app)
     scheduler.add(Job("tick", config.tick_s, control.tick, watched=True))

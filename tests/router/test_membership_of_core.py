@@ -29,7 +29,8 @@ def home(engines: Fleet, conversation: str = "c1") -> NodeId | None:
 def test_a_drained_node_gets_no_new_turns_its_streams_end_and_its_conversations_move_with_their_next_turn():
     engines = fleet("P0 D0 D1")
     engines.talk("c1")
-    (before,) = {home(engines)} - {None}
+    before = home(engines)
+    assert before is not None
     running = engines.start("c1")
     engines.to_decode(running)
     engines.core.drain_node(before, True)

@@ -164,7 +164,7 @@ def test_events_replayed_give_the_nodes_and_the_fleet_never_loses_its_last_decod
     for source, members, idle, drained in steps:
         found.offer(source, members, 0.0)
         found.drained = frozenset(f"http://{name}" for name in drained)
-        for event in found.reconcile(lambda node, idle=idle: idle):
+        for event in found.reconcile(IDLE if idle else BUSY):
             if event.change is Change.JOIN:
                 assert event.node not in replayed
                 replayed[event.node] = event.member
