@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -48,15 +48,17 @@ async def emulated(
     *,
     speed: float = 20.0,
     profile: EngineProfile = LLAMA_3_1_8B_H100,
+    members: Collection[str] | None = None,
     **options: Any,
 ) -> AsyncIterator[Emulated]:
     """R0, if there is one, stands alone: what it says is what a hand-over has to say too. Leases last as long as the
-    router takes them to, on its own clock."""
+    router takes them to, on its own clock. `members`: the nodes that the router knows at first, all if None."""
     leased = replace(profile, lease_s=LEASE_S * speed)
     fleet = await serve(topology, leased, base_port=0, speed=speed, connector=connector)
     addresses = {fleet.urls[name]: address for name, address in fleet.addresses.items()}
     try:
-        roles = [[At(url) for url in fleet.urls_of(role)] for role in (Role.PREFILL, Role.DECODE)]
+        known = {url for name, url in fleet.urls.items() if members is None or name in members}
+        roles = [[At(url) for url in fleet.urls_of(role) if url in known] for role in (Role.PREFILL, Role.DECODE)]
         async with installation(
             *roles,
             connector=connector,

@@ -24,7 +24,7 @@ PATH = "/apis/discovery.k8s.io/v1/namespaces/inference/endpointslices"
 
 
 class FakeApi:
-    """A script of answers: lists by their documents, watches by their lines. Without more to say, a watch stays open."""
+    """A script: lists by their documents, watches by their lines. Without more to say, a watch stays open."""
 
     def __init__(self) -> None:
         self.lists: list[tuple[int, dict[str, Any]]] = []
