@@ -149,6 +149,16 @@ class Engines:
             (node.name, metric): {} for node in nodes for metric in HISTOGRAMS if metric in needed(node.role)
         }
 
+    def follow(self, nodes: Sequence[EngineNode]) -> None:
+        """These are the nodes from now on. What was seen of others, or of another engine of a name, is forgotten."""
+        fresh = Engines(nodes, self._scrapes, self._min_samples)
+        stay = {name for name, node in fresh._nodes.items() if self._nodes.get(name) == node}
+        self._windows = {
+            key: self._windows[key] if key[0] in stay else windows for key, windows in fresh._windows.items()
+        }
+        self._last = {name: scrape for name, scrape in self._last.items() if name in stay}
+        self._nodes = fresh._nodes
+
     @property
     def models(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(node.model for node in self._nodes.values()))

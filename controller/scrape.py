@@ -39,7 +39,10 @@ class Scraper:
         timeout_s: float = TIMEOUT_S,
         scrapes: int = SCRAPES,
         clock: Callable[[], float] = time.monotonic,
+        members: Callable[[], Sequence[EngineNode]] | None = None,
     ) -> None:
+        """`members`: the nodes of this moment, asked before each round; none are as before."""
+        self._members = members
         self.nodes = tuple(nodes)
         self.interval_s = interval_s
         self._slos = tuple(slos)
@@ -60,8 +63,15 @@ class Scraper:
 
     async def scrape(self) -> None:
         """One round over all nodes at once; takes at most the timeout and raises nothing."""
+        members = () if self._members is None else tuple(self._members())
+        if members and members != self.nodes:
+            self.nodes = members
+            self._engines.follow(members)
+            self._results |= {
+                (node.name, way): self._results.get((node.name, way), 0) for node in members for way in ("ok", "failed")
+            }
         if self._session is None or self._session.closed:
-            # No limit: the nodes are a fixed list, and those that hang must not hold back the others. Engines
+            # No limit: the nodes are a short list, and those that hang must not hold back the others. Engines
             # close idle connections after 5 s, so none is kept.
             connector = aiohttp.TCPConnector(limit=0, force_close=True)
             self._session = aiohttp.ClientSession(connector=connector, timeout=self._timeout)

@@ -14,12 +14,15 @@ from controller.engines import EngineNode
 from controller.observed import AlertCollector, EngineCollector, alert_status, engine_status
 from controller.scrape import Scraper
 from router.nodes import endpoints
+from router.turn import Role
 
 from .control import Control, run_control
 from .policies import artefacts, tables_of
 from .processes import StartError, admin_url, secret_from_env, state_dir
 from .reload import Reloader, ReloadState, fresh, on_hangup
 from .settings import Settings
+
+ROLES = frozenset(role.value for role in Role)
 
 
 async def run_control_process(settings: Settings) -> None:
@@ -53,10 +56,18 @@ def control_config(settings: Settings) -> ControlConfig:
 
 def _extend(control: Control, settings: Settings) -> None:
     nodes = endpoints(settings.prefill, settings.decode, settings.replica)
-    scraper = Scraper(
-        [EngineNode(str(name), at.role, at.url, settings.model) for name, at in nodes.items()], settings.slos
-    )
     store, loop = control.store, control.loop
+
+    def members() -> list[EngineNode]:
+        """As a router sees them, for they come and go; none before one has reported."""
+        seen = loop.intake.nodes(loop.monotonic())[1]
+        return [EngineNode(node.id, Role(node.role), node.url, settings.model) for node in seen if node.role in ROLES]
+
+    scraper = Scraper(
+        [EngineNode(str(name), at.role, at.url, settings.model) for name, at in nodes.items()],
+        settings.slos,
+        members=members,
+    )
     for job in scraper.jobs():
         control.scheduler.add(job)
     control.registry.register(EngineCollector(scraper))
