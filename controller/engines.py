@@ -156,7 +156,8 @@ class Engines:
         self._windows = {
             key: self._windows[key] if key[0] in stay else windows for key, windows in fresh._windows.items()
         }
-        self._last = {name: scrape for name, scrape in self._last.items() if name in stay}
+        unseen = {name: NodeScrape(name, error="not scraped") for name in fresh._nodes}
+        self._last = unseen | {name: scrape for name, scrape in self._last.items() if name in stay}
         self._nodes = fresh._nodes
 
     @property

@@ -224,3 +224,28 @@ def test_the_job_fits_the_scheduler():
     scraper = Scraper([], SLOS, interval_s=5.0)
     (job,) = scraper.jobs()
     assert (job.name, job.interval_s) == ("scrape", 5.0) and job.timeout_s is None
+
+
+def test_the_nodes_that_members_names_are_scraped_and_one_that_is_another_engine_begins_anew():
+    async def story(scraper: Scraper, engines: list[Engine]) -> None:
+        known = list(scraper.nodes)
+        for _ in range(2):
+            await round_of(scraper, engines, 10)
+        assert tpot_n(scraper) > 0
+        late = Engine("D1")
+        members = [known[0], known[1], await late.start()]
+        scraper._members = lambda: members
+        try:
+            await scraper.scrape()
+            assert scraper.nodes == tuple(members) and late.gets == 1
+            assert scraper.last["D1"].error is None
+            members = [known[0]]
+            await scraper.scrape()
+            assert set(scraper.last) == {"P0"}
+            members = []
+            await scraper.scrape()
+            assert scraper.nodes == (known[0],), "no router reports: as before"
+        finally:
+            await late.runner.cleanup()
+
+    run(story)
