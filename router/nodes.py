@@ -241,7 +241,11 @@ class NodeWatch:
     async def _ask_name(self, node: NodeId) -> str:
         """What the engine calls itself; empty if its protocol has no names. Raises NodeError, ValueError."""
         at, rule = self.addresses[node], self._rule
-        if rule is None or rule.identity is None or at.role not in rule.roles:
+        if rule is None or at.role not in rule.roles:
+            return ""
+        if not at.address:
+            raise NodeError("nobody told where it hands over")
+        if rule.identity is None:
             return ""
         status, answer = await self._upstream.get(at.address + rule.query, PROBE_TIMEOUT_S)
         if status != 200:

@@ -177,3 +177,18 @@ async def test_where_a_protocol_needs_addresses_a_node_that_joins_brings_its_own
             placed = Counter(str(record.placement.decode) for record in router.records)
             assert placed == {"D1": 1} and router.records[0].placement.prefill == "P0"
         await at_rest(fleet)
+
+
+@in_loop
+async def test_a_node_that_joins_without_the_address_that_its_protocol_needs_is_not_used():
+    async with emulated("p2p_nccl", "1P_2D", speed=20.0, members=["P0", "D0"]) as fleet:
+        router = fleet.router
+        told = Told(Member(fleet.fleet.urls["D1"], Role.DECODE, "not an address"))
+        async with membership(router, [told]):
+            await until(lambda: len(router.core.nodes) == 3)
+            await router.watch.probe_all()
+            for at in range(4):
+                await turn(router, f"c{at}", ["hello"])
+            assert {str(record.placement.decode) for record in router.records} == {"D0"}
+            assert not router.core.openings
+        await at_rest(fleet)

@@ -9,10 +9,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from router.breaker import FAILURES
+from router.membership.roster import Roster
 from router.metrics import LATENCY_BUCKETS_S, RouterMetrics, bounds, page
+from router.turn import NodeId, Reason
 from slos.objective import Condition, Outcome, Signal, Slo
 from slos.policy import Declaration
 from tests.controller.records import record
+from tests.router.fleet import fleet
 
 TTFT = Slo("ttft", Signal.TTFT, 0.99, 0.45)
 TPOT = Slo("tpot", Signal.TPOT, 0.99, 0.038)
@@ -108,3 +112,34 @@ def test_a_long_id_is_cut_to_what_openmetrics_allows():
     registry, metrics = made()
     metrics.ended(record(ttft_s=0.3), "x" * 256)
     assert {len("request_id" + value) for value in exemplars(registry).values()} == {128}
+
+
+# -- membership --------------------------------------------------------------------------------------------------------
+
+
+def test_nodes_breakers_sources_and_moves_are_shown_and_a_node_that_left_no_more():
+    core = fleet("P0 D0 D1").core
+    registry, metrics = made()
+    roster = Roster(("static", "file"))
+    roster.fail("file", "nodes.yaml:2:3 E104 ...", 0.0)
+    d0, d1 = NodeId("D0"), NodeId("D1")
+    for _ in range(FAILURES):
+        core.node_failed(d0, "timeout", 0.0)
+    core.moves[Reason.NODE_DRAINED] += 2
+    for _ in range(2):  # counters do not count twice
+        metrics.members(core, roster, 0.0)
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"trimtab_{name}", labels)
+
+    assert value("breaker_open", node="D0") == 1.0
+    assert value("breaker_openings_total", node="D0", kind="timeout") == 1.0
+    assert value("moves_total", reason="node_drained") == 2.0
+    assert value("source_up", source="file") == 0.0 and value("source_up", source="static") == 1.0
+    assert value("node_up", node="D1", role="decode") == 1.0 and value("node_slow", node="D1") == 0.0
+    core.drain_node(d1, True)
+    core.remove_node(d0)
+    metrics.members(core, roster, 0.0)
+    metrics.believe(core)
+    assert value("node_draining", node="D1") == 1.0 and value("node_up", node="D1", role="decode") == 0.0
+    assert value("node_up", node="D0", role="decode") is None and value("believed_tokens", node="D0") is None
