@@ -23,7 +23,8 @@ from dataclasses import dataclass, field, replace
 from estimators.length import LengthEstimator
 from estimators.rate import EventRate
 from slos.counts import SloCounts
-from slos.objective import Measured, Outcome, Slo, judge
+from slos.objective import Measured, Outcome, Signal, Slo, judge
+from slos.objective import Verdict as Grade
 from slos.revisions import revisions
 from slos.terms import NO_TERMS, Terms
 
@@ -360,11 +361,12 @@ class RouterCore:
         self._book(flight, now_s)
         return flight
 
-    def refuse(self, turn: Turn) -> None:
-        """The shell sends the turn away before it is planned: to its client that is an error like any other."""
-        known = self.conversations.peek(turn.key)
-        number = turn.number if turn.number is not None else 1 if known is None else known.turns + 1
-        self._judge(Refused(turn.model, number, turn.streaming, terms=turn.terms))
+    def refuse_unread(self) -> None:
+        """The shell turned a request away at its door. What it asked for is not known, and to its client that is an
+        error like any other: it is bad for every SLO that promises success."""
+        for slo in self._slos:
+            if any(each.signal is Signal.SUCCESS for each in slo.needed):
+                self.counts.add(slo.name, Grade.BAD)
 
     def next_leg(self, flight: Flight, reply: LegReply | None, now_s: float) -> Leg:
         """The leg to send now: the first one (reply None), or the one after a prefill reply; the leg in flight itself

@@ -187,6 +187,8 @@ class Dispatcher:
                 request = parse(api, body)
                 await self._serve(request, request_id, headers, api_key, receive, send)
         except RequestError as error:
+            if error.code in (Code.BUSY, Code.DRAINING):
+                self._core.refuse_unread()
             self._metrics.refused(error.code)
             await refuse(send, error, [named(request_id)])
         except _ClientGone:
@@ -256,9 +258,6 @@ class Dispatcher:
             terms=read_terms(headers, self._options.tenants.get(api_key or "", ""), self._core.slo_classes),
             named=given is not None,
         )
-        if self.draining:
-            self._core.refuse(turn)
-            raise RequestError(Code.DRAINING, "this router is shutting down; send the request again")
         try:
             flight = self._core.accept(turn, now_s, self._coin())
         except NoPrefill as error:

@@ -140,6 +140,7 @@ async def run_router(settings: Settings, name: str = "router-0") -> None:
         metrics.redeclare(declaration)
 
     reloader = Reloader(settings, redeclare)
+
     def look() -> None:
         metrics.let_in(dispatcher.admission)
         metrics.connected(entrance.open, entrance.turned_away, entrance.heads_refused, door.descriptors(), descriptors)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,14 @@ def urls(fleet: Emulated, *names: str) -> tuple[Member, ...]:
 
 def serving(router: Installation) -> set[str]:
     return {node.url for node in router.core.nodes.values() if node.usable}
+
+
+def is_serving(router: Installation, urls: set[str]) -> bool:
+    return serving(router) == urls
+
+
+def went_on(router: Installation, records: int, talks: Sequence[asyncio.Task[int]]) -> bool:
+    return len(router.records) > records or any(talk.done() for talk in talks)
 
 
 async def turn(router: Installation, name: str, texts: list[str], tokens: int = 12) -> Answer:
@@ -68,9 +78,8 @@ async def test_a_fleet_that_changes_under_traffic_loses_no_answer(monkeypatch: p
             ):
                 told.members = urls(fleet, *names)
                 wanted = {each.url for each in told.members}
-                await until(lambda wanted=wanted: serving(router) == wanted, 10.0)
-                seen = len(router.records)
-                await until(lambda seen=seen: len(router.records) > seen + 24 or any(t.done() for t in talks), 20.0)
+                await until(partial(is_serving, router, wanted), 10.0)
+                await until(partial(went_on, router, len(router.records) + 24, talks), 20.0)
             told.problem = "the source is away"
             await until(lambda: members.roster.states["told"].problem)
             assert serving(router) == {each.url for each in told.members}, "an error empties no fleet"
