@@ -62,6 +62,8 @@ class EngineNode:
     role: Role
     url: str
     model: str
+    key: str = field(default="", repr=False)
+    """What it asks for, if it was started with --api-key."""
 
 
 @dataclass(frozen=True, slots=True)

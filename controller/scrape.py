@@ -114,7 +114,8 @@ class Scraper:
         url = node.url.rstrip("/")
         address = url if url.endswith("/metrics") else f"{url}/metrics"
         try:
-            async with session.get(address, headers=TEXT, allow_redirects=False) as response:
+            headers = {**TEXT, "Authorization": f"Bearer {node.key}"} if node.key else TEXT
+            async with session.get(address, headers=headers, allow_redirects=False) as response:
                 if response.status != 200:
                     return NodeScrape(node.name, error=f"status {response.status}")
                 page = bytearray()

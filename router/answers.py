@@ -23,20 +23,28 @@ async def answer(send: Send, status: int, body: bytes, content_type: str, extra:
 
 async def refuse(send: Send, error: RequestError, extra: Iterable[Header]) -> None:
     """An error that the router itself has to tell, with when to come back where that helps."""
-    await answer(send, error.status, error.body(), "application/json", [*extra, *when_to_retry(error.code)])
+    await answer(send, error.status, error.body(), "application/json", [*extra, *beside(error.code)])
 
 
 async def fail(send: Send, code: Code, message: str, extra: Iterable[Header]) -> None:
     """The same by its code."""
     body = error_body(code, message)
-    await answer(send, STATUS[code], body, "application/json", [*extra, *when_to_retry(code)])
+    await answer(send, STATUS[code], body, "application/json", [*extra, *beside(code)])
 
 
-def when_to_retry(code: Code) -> list[Header]:
-    """Retry-After; and a router that is leaving wants no further request on the connection."""
+def beside(code: Code) -> list[Header]:
+    """What HTTP has a status say more: when to come back, how to come in. A router that is leaving wants no further
+    request on the connection."""
     after_s = RETRY_AFTER_S.get(code)
     found = [] if after_s is None else [(b"retry-after", str(after_s).encode())]
-    return [*found, (b"connection", b"close")] if code is Code.DRAINING else found
+    return [*found, *_BESIDE.get(code, [])]
+
+
+_BESIDE: dict[Code, list[Header]] = {
+    Code.DRAINING: [(b"connection", b"close")],
+    Code.UNAUTHORIZED: [(b"www-authenticate", b"Bearer")],
+    Code.METHOD_NOT_ALLOWED: [(b"allow", b"GET, POST")],
+}
 
 
 def error_event(code: Code, message: str) -> bytes:

@@ -1,9 +1,12 @@
-"""The router's HTTP face: the hot POST routes go straight to the dispatcher, everything else is FastAPI.
+"""The router's HTTP face: the hot POST routes go straight to the dispatcher, other routes of engines are passed on, and
+what the router answers itself is FastAPI.
 
 POST /v1/chat/completions, /v1/completions    ahead of FastAPI
-GET  /v1/models                               what the engines say
+GET  /v1/models                               what the engines of all models say
 GET  /health                                  this process answers
 GET  /ready                                   it can serve: a publication and somebody to decode
+GET  /openapi.json                            these routes, described
+*                                             other routes of engines (`passthrough.py`)
 """
 
 from __future__ import annotations
@@ -11,71 +14,86 @@ from __future__ import annotations
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
-from .answers import Receive, Scope, Send
+from .answers import Receive, Scope, Send, answer, beside
 from .body import Api
-from .core import RouterCore
-from .dispatch import Dispatcher
-from .errors import Code, error_body
-from .nodes import NodeWatch
-from .turn import Role
-from .upstream import NodeError, Upstream
+from .doors import Doors
+from .errors import STATUS, Code, RequestError, error_body
+from .models import Directory
+from .openapi import DOCUMENT
+from .passthrough import Passthrough
 
-MODELS_TIMEOUT_S = 5.0
+OWN = {
+    **dict.fromkeys((api.value for api in Api), "POST"),
+    **dict.fromkeys(("/v1/models", "/health", "/ready", "/openapi.json"), "GET"),
+}
+"""Routes that the router answers itself, and how."""
 
 
 class HotRoutes:
-    """An ASGI application that takes the two hot routes and leaves the rest to another."""
+    """An ASGI application that takes the hot routes, passes engines' own on, and leaves the rest to another."""
 
-    def __init__(self, dispatcher: Dispatcher, rest: FastAPI) -> None:
-        self._dispatcher = dispatcher
+    def __init__(self, directory: Directory, passthrough: Passthrough, rest: FastAPI) -> None:
+        self._dispatcher = directory.front
+        self._passthrough = passthrough
         self._rest = rest
         self._apis = {api.value: api for api in Api}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI connection."""
-        if scope["type"] == "http" and scope["method"] == "POST":
-            api = self._apis.get(scope["path"])
-            if api is not None:
-                await self._dispatcher.handle(api, scope, receive, send)
-                return
-        await self._rest(scope, receive, send)
+        if scope["type"] != "http":
+            await self._rest(scope, receive, send)
+            return
+        path, method = scope["path"], scope["method"]
+        takes = OWN.get(path)
+        if takes is None:
+            await self._passthrough.handle(scope, receive, send)
+        elif method != takes and (method, takes) != ("HEAD", "GET"):
+            body = error_body(Code.METHOD_NOT_ALLOWED, f"this route takes {takes}")
+            await answer(send, STATUS[Code.METHOD_NOT_ALLOWED], body, "application/json", [(b"allow", takes.encode())])
+        elif takes == "POST":
+            await self._dispatcher.handle(self._apis[path], scope, receive, send)
+        else:
+            await self._rest(scope, receive, send)
 
 
-def create_app(core: RouterCore, dispatcher: Dispatcher, watch: NodeWatch, upstream: Upstream) -> HotRoutes:
+def create_app(directory: Directory, passthrough: Passthrough, doors: Doors) -> HotRoutes:
     """The application of one router process."""
-    rest = FastAPI(title="Trimtab router", docs_url=None, redoc_url=None)
+    rest = FastAPI(title="Trimtab router", docs_url=None, redoc_url=None, openapi_url=None)
 
-    @rest.get("/health")
+    @rest.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> dict[str, str]:
         return {"status": "ok"}
 
-    @rest.get("/ready")
+    @rest.api_route("/ready", methods=["GET", "HEAD"])
     async def ready() -> JSONResponse:
-        decoders = [node for node in core.nodes.values() if node.usable and node.role is not Role.PREFILL]
-        reason = "draining" if dispatcher.draining else "" if decoders else "no decode node answers its health check"
-        body = {"ready": not reason, "reason": reason, "topology": core.topology}
+        without = [pool.name for pool in directory.pools if not pool.decodes]
+        reason = ""
+        if directory.front.draining:
+            reason = "draining"
+        elif len(without) == len(directory.pools):
+            reason = "no decode node answers its health check"
+        body: dict[str, object] = {"ready": not reason, "reason": reason, "topology": directory.pools[0].core.topology}
+        if len(directory.pools) > 1:
+            body["models"] = {
+                pool.name: {"ready": pool.decodes, "topology": pool.core.topology} for pool in directory.pools
+            }
         return JSONResponse(body, status_code=503 if reason else 200)
 
-    @rest.get("/v1/models")
-    async def models() -> Response:
-        for node in sorted(core.nodes.values(), key=lambda n: n.role is Role.PREFILL):
-            if not node.usable:
-                continue
-            try:
-                status, body = await upstream.get(watch.url(node.id, "/v1/models"), MODELS_TIMEOUT_S)
-            except NodeError:
-                continue
-            return Response(body, status_code=status, media_type="application/json")
-        return Response(error_body(Code.NO_NODE, "no engine answers"), status_code=503, media_type="application/json")
+    @rest.api_route("/v1/models", methods=["GET", "HEAD"])
+    async def models(request: Request) -> Response:
+        try:
+            doors.caller(dict(request.scope["headers"]))
+        except RequestError as error:
+            headers = {name.decode(): value.decode() for name, value in beside(error.code)}
+            return Response(error.body(), error.status, headers, "application/json")
+        found = await directory.listing()
+        if found is None:
+            text = error_body(Code.NO_NODE, "no engine answers")
+            return Response(text, status_code=STATUS[Code.NO_NODE], media_type="application/json")
+        return Response(found, media_type="application/json")
 
-    @rest.exception_handler(404)
-    async def not_found(request: Request, error: Exception) -> Response:
-        text = f"no route {request.method} {request.url.path}"
-        return Response(error_body(Code.BAD_REQUEST, text), status_code=404, media_type="application/json")
+    @rest.api_route("/openapi.json", methods=["GET", "HEAD"])
+    async def openapi() -> JSONResponse:
+        return JSONResponse(DOCUMENT)
 
-    @rest.exception_handler(405)
-    async def not_allowed(request: Request, error: Exception) -> Response:
-        text = f"{request.url.path} does not take {request.method}"
-        return Response(error_body(Code.BAD_REQUEST, text), status_code=405, media_type="application/json")
-
-    return HotRoutes(dispatcher, rest)
+    return HotRoutes(directory, passthrough, rest)

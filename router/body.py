@@ -57,6 +57,10 @@ class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
+class _Model(msgspec.Struct):
+    model: object = ""
+
+
 class _Head(msgspec.Struct):
     model: str = ""
     stream: bool | None = None
@@ -71,6 +75,7 @@ class _Head(msgspec.Struct):
 
 
 _decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_decode_model = msgspec.json.Decoder(_Model)
 _decode_head = msgspec.json.Decoder(_Head)
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw])
 _decode_message = msgspec.json.Decoder(dict[str, object])
@@ -100,6 +105,16 @@ _NOT_FOR_PREFILL = frozenset(
         "conversation_id",
     }
 )
+OURS = frozenset(
+    {
+        *("kv_transfer_params", "ec_transfer_params"),
+        *("do_remote_prefill", "do_remote_decode", "remote_engine_id", "remote_block_ids", "remote_request_id"),
+        *("remote_host", "remote_port", "remote_tp_size", "tp_size", "transfer_id"),
+        *("bootstrap_host", "bootstrap_port", "bootstrap_room"),
+    }
+)
+"""Where an engine should fetch KV from. Only the router says that: a client could have an engine connect to any
+address, or read another conversation's memory."""
 _FALSE, _TRUE, _ONE = (msgspec.Raw(text) for text in (b"false", b"true", b"1"))
 
 
@@ -116,10 +131,7 @@ def parse(api: Api, body: bytes) -> ClientRequest:
         raise RequestError(Code.BAD_REQUEST, "the request body is nested too deep") from None
     if not head.model:
         raise RequestError(Code.BAD_REQUEST, "the field model is missing", "model")
-    if "kv_transfer_params" in raw:
-        raise RequestError(
-            Code.BAD_REQUEST, "kv_transfer_params are set by the router, not by clients", "kv_transfer_params"
-        )
+    _refuse_ours(raw)
     for name in ("max_tokens", "max_completion_tokens"):
         value = getattr(head, name)
         if value is not None and value < 1:
@@ -145,6 +157,33 @@ def parse(api: Api, body: bytes) -> ClientRequest:
         or bool(head.use_beam_search)
         or (api is Api.COMPLETIONS and _several_prompts(raw)),
     )
+
+
+def check_passed_on(body: bytes) -> str:
+    """The model that a JSON body asks for, "" if it names none, where the body goes to an engine as it is. Raises
+    RequestError (400) where it is none that every parser reads alike, or asks for what is not the client's to ask."""
+    try:
+        raw = _decode_raw.decode(body)
+        head = _decode_model.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise RequestError(Code.BAD_REQUEST, "the request body is no JSON object") from None
+    except RecursionError:
+        raise RequestError(Code.BAD_REQUEST, "the request body is nested too deep") from None
+    _refuse_ours(raw)
+    return head.model if isinstance(head.model, str) else ""
+
+
+def _refuse_ours(raw: Mapping[str, msgspec.Raw]) -> None:
+    """Raises RequestError (400) on hand-over parameters, wherever engines take some."""
+    names = set(raw)
+    for inner in ("vllm_xargs", "extra_args", "sampling_params"):
+        if bytes(raw.get(inner, b""))[:1] == b"{":
+            arguments = _decode_raw.decode(raw[inner])
+            names.update(arguments)
+            if bytes(arguments.get("extra_args", b""))[:1] == b"{":
+                names.update(_decode_raw.decode(arguments["extra_args"]))
+    for name in sorted(names & OURS):
+        raise RequestError(Code.BAD_REQUEST, f"{name} is set by the router, not by clients", name)
 
 
 def _messages(raw: Mapping[str, msgspec.Raw]) -> tuple[Message, ...]:

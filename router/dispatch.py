@@ -27,13 +27,14 @@ from typing import Any
 from slos.objective import Outcome
 from slos.terms import read_terms
 
-from .admission import MAX_BODIES_BYTES, MAX_REQUESTS, Admission, Slot
+from .admission import Admission, Slot
 from .answers import Receive, Scope, Send, answer, error_event, fail, named, refuse, told
 from .blocks import session_of
 from .body import Api, ClientRequest, Usage, assistant_identity, decode_body, parse, parse_answer, prefill_body
 from .clock import Clock
 from .connectors.protocol import Leg, LegReply, Purpose
 from .core import Flight, RouterCore
+from .doors import FORWARDED, Caller, Doors, forwarded
 from .errors import Code, RequestError
 from .metrics import RouterMetrics
 from .nodes import NodeWatch
@@ -62,17 +63,13 @@ RETRY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 @dataclass(frozen=True, slots=True)
 class DispatchOptions:
-    """What an operator sets. `api_keys` empty: no authentication."""
+    """What an operator sets. `forward_headers`: names of request headers, in lower case, that go on to engines."""
 
-    api_keys: frozenset[str] = field(default=frozenset(), repr=False)
-    tenants: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Names that SLOs may match, by API key; the keys are among `api_keys`."""
+    forward_headers: tuple[str, ...] = FORWARDED
     prefill_timeout_s: float = 60.0
     max_body_bytes: int = MAX_BODY_BYTES
     body_timeout_s: float = 60.0
     """For all of a request's body to come."""
-    max_requests: int = MAX_REQUESTS
-    max_bodies_bytes: int = MAX_BODIES_BYTES
 
 
 @dataclass(slots=True, eq=False)
@@ -84,6 +81,8 @@ class _Exchange:
     request_id: str
     found: Recognised
     flight: Flight
+    forwarded: Mapping[str, str] = field(default_factory=dict)
+    """The client's headers that go on to engines."""
     started: bool = False
     meter: Meter | None = None
     failure: NodeError | None = None
@@ -99,8 +98,19 @@ class _Exchange:
         return data.replace(self.wire_id, self.flight.turn.request_id.encode()) if self.wire_id else data
 
 
-class _ClientGone(Exception):
+class ClientGone(Exception):
     """The client closed its connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request that was let in, before its body is read."""
+
+    request_id: str
+    """The client's own, or a new one."""
+    headers: Mapping[bytes, bytes]
+    caller: Caller
+    slot: Slot
 
 
 class _BadAnswer(NodeError):
@@ -137,6 +147,8 @@ class Dispatcher:
         on_record: Callable[[TurnRecord, str], None],
         metrics: RouterMetrics,
         options: DispatchOptions,
+        doors: Doors | None = None,
+        admission: Admission | None = None,
     ) -> None:
         self._core = core
         self._upstream = upstream
@@ -146,14 +158,20 @@ class Dispatcher:
         self._coin = coin
         self._new_id = new_id
         self._on_record = on_record
-        self._metrics = metrics
-        self._options = options
+        self.metrics = metrics
+        self.options = options
+        self._doors = doors if doors is not None else Doors()
         self._ratio = TokenRatio()
         self.pulse = Pulse(clock.now_s)
         """Whoever runs the loop runs it too; until then leases count from the sending of P's leg."""
         self._stamps: defaultdict[NodeId, Stamps] = defaultdict(Stamps)
-        self.admission = Admission(options.max_requests, options.max_bodies_bytes)
+        self.admission = admission if admission is not None else Admission()
+        """One for all models of a process."""
         self._exchanges: set[_Exchange] = set()
+        self.pool_of: Callable[[str], Dispatcher] = lambda model: self
+        """Whose turn a request for that model is. Raises RequestError (404)."""
+        self.base_of: Callable[[str], str] = lambda model: model
+        """The model whose table, price and SLOs apply to requests for that name."""
 
     @property
     def active(self) -> int:
@@ -178,35 +196,43 @@ class Dispatcher:
 
     async def handle(self, api: Api, scope: Scope, receive: Receive, send: Send) -> None:
         """One POST on a hot route, from its headers to its last byte."""
+        async with self.admitted(scope, send, self._turned_away) as admitted:
+            request = parse(api, await self.read(receive, admitted.slot))
+            await self.pool_of(request.model)._serve(request, admitted, receive, send)
+
+    @asynccontextmanager
+    async def admitted(
+        self, scope: Scope, send: Send, turned_away: Callable[[], None] = lambda: None
+    ) -> AsyncIterator[Admitted]:
+        """Around one request: it has a place, its caller may come in, and what it is refused for is answered.
+        `turned_away` is called where there is no place for it."""
         headers = dict(scope["headers"])
         request_id = _text(headers.get(b"x-request-id")) or self._new_id()
         try:
             with self.admission.slot() as slot:
-                api_key = self._authorised(headers)
-                body = await self._read(receive, slot)
-                request = parse(api, body)
-                await self._serve(request, request_id, headers, api_key, receive, send)
+                yield Admitted(request_id, headers, self._doors.caller(headers), slot)
         except RequestError as error:
             if error.code in (Code.BUSY, Code.DRAINING):
-                self._core.refuse_unread()
-            self._metrics.refused(error.code)
+                turned_away()
+            self.metrics.refused(error.code)
             await refuse(send, error, [named(request_id)])
-        except _ClientGone:
-            self._metrics.refused("client_gone")
+        except ClientGone:
+            self.metrics.refused("client_gone")
 
-    def _authorised(self, headers: dict[bytes, bytes]) -> str | None:
-        value = _text(headers.get(b"authorization")) or ""
-        key = value[7:].strip() if value[:7].lower() == "bearer " else None
-        if self._options.api_keys and key not in self._options.api_keys:
-            raise RequestError(Code.UNAUTHORIZED, "missing or unknown API key; send Authorization: Bearer KEY")
-        return key
+    def _turned_away(self) -> None:
+        self._core.refuse_unread()
 
-    async def _read(self, receive: Receive, slot: Slot) -> bytes:
+    def new_id(self) -> str:
+        """A request id for engines: two clients may choose the same."""
+        return self._new_id()
+
+    async def read(self, receive: Receive, slot: Slot) -> bytes:
+        """A request's whole body. Raises RequestError, ClientGone."""
         try:
-            async with asyncio.timeout(self._options.body_timeout_s):
+            async with asyncio.timeout(self.options.body_timeout_s):
                 return await self._read_all(receive, slot)
         except TimeoutError:
-            within = f"{self._options.body_timeout_s:g} s"
+            within = f"{self.options.body_timeout_s:g} s"
             raise RequestError(Code.TOO_SLOW, f"the body was not here within {within}") from None
 
     async def _read_all(self, receive: Receive, slot: Slot) -> bytes:
@@ -215,11 +241,11 @@ class Dispatcher:
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
-                raise _ClientGone
+                raise ClientGone
             part = message.get("body", b"")
             size += len(part)
-            if size > self._options.max_body_bytes:
-                raise RequestError(Code.TOO_LARGE, f"the body is larger than {self._options.max_body_bytes} bytes")
+            if size > self.options.max_body_bytes:
+                raise RequestError(Code.TOO_LARGE, f"the body is larger than {self.options.max_body_bytes} bytes")
             slot.hold(len(part))
             parts.append(part)
             if not message.get("more_body"):
@@ -228,16 +254,15 @@ class Dispatcher:
     async def _serve(
         self,
         request: ClientRequest,
-        request_id: str,
-        headers: dict[bytes, bytes],
-        api_key: str | None,
+        admitted: Admitted,
         receive: Receive,
         send: Send,
     ) -> None:
+        headers, caller = admitted.headers, admitted.caller
         now_s = self._clock.now_s()
         ids = [_text(headers.get(name)) for name in SESSION_HEADERS] + [request.conversation_id]
         given = next((id for id in ids if id and len(id) <= MAX_ID_LENGTH), None)
-        tenant = tenant_of(self._recogniser.secret, api_key)
+        tenant = tenant_of(self._recogniser.secret, caller.owner)
         internal_id = self._new_id()
         found = self._recogniser.recognise(tenant, request.model, given, request.messages, internal_id)
         whole = self._ratio.tokens(request.model, request.prompt_bytes)
@@ -255,8 +280,9 @@ class Dispatcher:
             local_only=request.local_only,
             history_tokens=max(0, whole - new_tokens),
             number=found.number,
-            terms=read_terms(headers, self._options.tenants.get(api_key or "", ""), self._core.slo_classes),
+            terms=read_terms(headers, caller.tenant, self._core.slo_classes),
             named=given is not None,
+            base=self.base_of(request.model),
         )
         try:
             flight = self._core.accept(turn, now_s, self._coin())
@@ -264,7 +290,8 @@ class Dispatcher:
             raise RequestError(Code.P_UNAVAILABLE, str(error)) from None
         except NoNode as error:
             raise RequestError(Code.NO_NODE, f"no engine can serve this request: {error}") from None
-        with self._exchange(_Exchange(send, request, request_id, found, flight)) as exchange:
+        passed = forwarded(headers, self.options.forward_headers)
+        with self._exchange(_Exchange(send, request, admitted.request_id, found, flight, passed)) as exchange:
             await self._see_through(exchange, receive)
 
     @contextmanager
@@ -280,7 +307,7 @@ class Dispatcher:
     async def _see_through(self, exchange: _Exchange, receive: Receive) -> None:
         """Until the answer is out, the client is gone, or the router leaves."""
         work = exchange.work = asyncio.ensure_future(self._drive(exchange))
-        gone = asyncio.ensure_future(_disconnect(receive))
+        gone = asyncio.ensure_future(disconnected(receive))
         try:
             await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
             if exchange.cut and (work.cancelled() or not work.done()):
@@ -347,7 +374,7 @@ class Dispatcher:
 
     async def _send_both(self, exchange: _Exchange, leg: Leg, beside: Leg) -> Leg | None:
         """The same for D's leg with P's beside it."""
-        decode = asyncio.ensure_future(self._decode(exchange, leg, self._options.prefill_timeout_s))
+        decode = asyncio.ensure_future(self._decode(exchange, leg, self.options.prefill_timeout_s))
         prefill = asyncio.ensure_future(self._prefill(exchange, beside))
         answered = False
         try:
@@ -379,14 +406,14 @@ class Dispatcher:
         attempts = flight.attempts
         following = self._core.next_leg(flight, reply, self._clock.now_s())
         if flight.attempts > attempts:
-            self._metrics.leg_failed(str(prefill.node), "handover")
+            self.metrics.leg_failed(str(prefill.node), "handover")
             log.warning("request %s: what %s handed over cannot be used", exchange.request_id, prefill.node)
         return following
 
     async def _prefill(self, exchange: _Exchange, leg: Leg) -> LegReply:
         body = prefill_body(exchange.request, leg.kv_transfer_params)
         sent_s = self._clock.now_s()
-        within_s = self._options.prefill_timeout_s + self._upstream.timeouts.prompt_s(self._prompt_tokens(exchange))
+        within_s = self.options.prefill_timeout_s + self._upstream.timeouts.prompt_s(self._prompt_tokens(exchange))
         async with self._opened(exchange, leg, body, within_s) as reply:
             at_s = max(sent_s, self._left_s(leg.node, reply))
             content = await self._content(exchange, reply)
@@ -430,6 +457,7 @@ class Dispatcher:
     ) -> AsyncIterator[UpstreamReply]:
         """A leg's answer from its headers on. If it is left before its end the engine sees the close."""
         headers = {
+            **exchange.forwarded,
             "Content-Type": "application/json",
             "Accept": "text/event-stream" if leg.purpose is Purpose.DECODE and exchange.request.stream else "*/*",
             "Accept-Encoding": "identity",
@@ -525,7 +553,7 @@ class Dispatcher:
 
     def _note_failure(self, exchange: _Exchange, leg: Leg, error: NodeError) -> None:
         kind = "timeout" if isinstance(error, NodeTimeout) else "refused" if error.refused else "error"
-        self._metrics.leg_failed(str(leg.node), kind)
+        self.metrics.leg_failed(str(leg.node), kind)
         log.warning("request %s: %s leg on %s: %s", exchange.request_id, leg.purpose, leg.node, error)
         if error.refused:
             self._watch.refused(leg.node)
@@ -548,7 +576,7 @@ class Dispatcher:
 
     async def _own_limit(self, exchange: _Exchange, leg: Leg, error: OwnLimit) -> None:
         """This process cannot connect to anybody: that takes no node out, and another would not do."""
-        self._metrics.leg_failed(str(leg.node), "own_limit")
+        self.metrics.leg_failed(str(leg.node), "own_limit")
         log.error("request %s: %s", exchange.request_id, error)
         if exchange.started:
             await self._break_off(exchange, error)
@@ -606,7 +634,8 @@ async def _cancel(*tasks: asyncio.Future[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _disconnect(receive: Receive) -> None:
+async def disconnected(receive: Receive) -> None:
+    """Returns when the client has closed its connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -1,9 +1,11 @@
-"""The listening side of one router process: how many connections, how large and how slow a request's head may be, and
-how many file descriptors all that may take.
+"""The listening side of one process: how many connections, how large and how slow a request's head may be, and how
+many file descriptors all that may take.
 
 uvicorn bounds none of these with its fast parser: a head without an end would be kept in memory, and a connection that
 never says anything would be kept for ever. Here a head above `MAX_HEAD_BYTES` is answered with 431, one that is not
-whole within `HEAD_S` is closed, and a connection beyond `max_connections` is closed at once.
+whole within `HEAD_S` is closed, and a connection beyond `max_connections` is closed at once. llhttp, underneath,
+refuses what two parsers could read differently (Content-Length twice, or beside Transfer-Encoding, blanks before a
+colon, control characters): that is answered with 400. Either way the connection is closed.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from .errors import error_body_of
+from .errors import STATUS, Code, error_body
 
 log = logging.getLogger("trimtab.door")
 
 MAX_HEAD_BYTES = 64 * 1024
+"""Request line and headers of one request, and the trailers after its body."""
 HEAD_S = 30.0
 SPARE_DESCRIPTORS = 128
 """For the log, the state directory, probes and the line to the control process."""
@@ -52,7 +55,10 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(**options)
         self._door = door
         self._head_bytes = 0
-        self._in_head = True
+        """Of the request that is being read, as far as its parts are whole."""
+        self._unfinished_bytes = 0
+        """Received since the last whole part."""
+        self._too_large = False
         self._impatient: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -70,22 +76,56 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._in_head:
-            self._head_bytes += len(data)
+        self._unfinished_bytes += len(data)
         super().data_received(data)
-        if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse()
+        if self._unfinished_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._too_large = True
+            self.send_400_response("")
 
     def on_message_begin(self) -> None:
-        self._in_head, self._head_bytes = True, 0
+        self._head_bytes = self._unfinished_bytes = 0
         if self._impatient is None:
             self._impatient = self.loop.call_later(self._door.head_s, self._give_up)
         super().on_message_begin()
 
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        self._unfinished_bytes = 0
         self._patient()
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unfinished_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unfinished_bytes = 0
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """What cannot be answered within HTTP: in the shape of every other error, and the connection ends."""
+        self._door.heads_refused += 1
+        code, text = Code.BAD_REQUEST, "this is no request in HTTP 1"
+        if self._too_large:
+            code, text = Code.HEADERS_TOO_LARGE, f"the request's head is larger than {MAX_HEAD_BYTES} bytes"
+        body = error_body(code, text)
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+        self.transport.write(STATUS_LINE[STATUS[code]] + head + body)
+        self.transport.close()
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        self._unfinished_bytes = 0
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._too_large = True
+            raise ValueError("the request's head is too large")
 
     def _patient(self) -> None:
         if self._impatient is not None:
@@ -96,15 +136,6 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self.transport.is_closing():
             self._door.heads_refused += 1
             self.transport.close()
-
-    def _refuse(self) -> None:
-        if self.transport.is_closing():
-            return
-        self._door.heads_refused += 1
-        body = error_body_of("invalid_request_error", f"the headers are larger than {MAX_HEAD_BYTES} bytes")
-        head = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
-        self.transport.write(head + b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(body), body))
-        self.transport.close()
 
 
 def descriptors() -> int:

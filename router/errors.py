@@ -12,9 +12,15 @@ class Code(StrEnum):
 
     BAD_REQUEST = "bad_request"
     UNAUTHORIZED = "unauthorized"
+    FORBIDDEN = "forbidden"
+    NOT_FOUND = "not_found"
+    MODEL_NOT_FOUND = "model_not_found"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
     TOO_LARGE = "request_too_large"
     TOO_SLOW = "request_too_slow"
     BUSY = "busy"
+    UNSUPPORTED_TYPE = "unsupported_media_type"
+    HEADERS_TOO_LARGE = "headers_too_large"
     NO_NODE = "no_node"
     P_UNAVAILABLE = "p_unavailable"
     DRAINING = "draining"
@@ -27,9 +33,15 @@ class Code(StrEnum):
 STATUS: dict[Code, int] = {
     Code.BAD_REQUEST: 400,
     Code.UNAUTHORIZED: 401,
+    Code.FORBIDDEN: 403,
+    Code.NOT_FOUND: 404,
+    Code.MODEL_NOT_FOUND: 404,
+    Code.METHOD_NOT_ALLOWED: 405,
     Code.TOO_LARGE: 413,
     Code.TOO_SLOW: 408,
     Code.BUSY: 429,
+    Code.UNSUPPORTED_TYPE: 415,
+    Code.HEADERS_TOO_LARGE: 431,
     Code.NO_NODE: 503,
     Code.P_UNAVAILABLE: 503,
     Code.DRAINING: 503,
@@ -68,9 +80,4 @@ def error_body(code: Code, message: str, param: str | None = None) -> bytes:
     kind = "invalid_request_error" if STATUS[code] < 500 else "server_error"
     if STATUS[code] == 429:
         kind = "rate_limit_error"
-    return error_body_of(kind, message, param, code.value)
-
-
-def error_body_of(kind: str, message: str, param: str | None = None, code: str | None = None) -> bytes:
-    """The same by its parts, where no turn and no code is concerned."""
-    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": param, "code": code}})
+    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": param, "code": code.value}})

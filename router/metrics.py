@@ -59,6 +59,9 @@ UNBOUND = Spec(
     "1 if the SLO's threshold becomes a bucket bound of its histogram with the next restart only.",
 )
 REFUSED = Spec("trimtab_refused", ("code",), "Requests that ended before they became turns.")
+PASSED = Spec(
+    "trimtab_passed_through", ("node", "outcome"), "Requests on other routes, passed on: answered, failed, client_gone."
+)
 LEG_FAILURES = Spec(
     "trimtab_leg_failures",
     ("node", "kind"),
@@ -134,6 +137,7 @@ SPECS = (
     E2E,
     UNBOUND,
     REFUSED,
+    PASSED,
     LEG_FAILURES,
     IN_FLIGHT,
     ATTEMPTS,
@@ -190,6 +194,7 @@ class RouterMetrics:
         self._e2e = _histogram(E2E, registry, e2e)
         self._unbound = _gauge(UNBOUND, registry)
         self._refused = _counter(REFUSED, registry)
+        self._passed = _counter(PASSED, registry)
         self._leg_failures = _counter(LEG_FAILURES, registry)
         self._attempts = _counter(ATTEMPTS, registry)
         self.in_flight = _gauge(IN_FLIGHT, registry)
@@ -346,6 +351,10 @@ class RouterMetrics:
     def refused(self, code: str) -> None:
         """A request ended before it became a turn."""
         self._refused.labels(str(code)).inc()
+
+    def passed(self, node: str, outcome: str) -> None:
+        """A request on another route was passed on."""
+        self._passed.labels(node, outcome).inc()
 
     def leg_failed(self, node: str, kind: str) -> None:
         """An upstream request failed."""

@@ -65,12 +65,14 @@ def endpoints(
     decode: Iterable[str],
     replica: Iterable[str],
     addresses: Mapping[str, str] = MappingProxyType({}),
+    prefix: str = "",
 ) -> dict[NodeId, Endpoint]:
-    """Named endpoints: P0, P1, D0, R0, in the order given. `addresses` by URL without a trailing slash."""
+    """Named endpoints: P0, P1, D0, R0, in the order given, after `prefix`. `addresses` by URL without a trailing
+    slash."""
     found: dict[NodeId, Endpoint] = {}
     for letter, role, urls in (("P", Role.PREFILL, prefill), ("D", Role.DECODE, decode), ("R", Role.REPLICA, replica)):
         for at, url in enumerate(url.rstrip("/") for url in urls):
-            found[NodeId(f"{letter}{at}")] = Endpoint(url, role, addresses.get(url, ""))
+            found[NodeId(f"{prefix}{letter}{at}")] = Endpoint(url, role, addresses.get(url, ""))
     return found
 
 
@@ -247,7 +249,7 @@ class NodeWatch:
             raise NodeError("nobody told where it hands over")
         if rule.identity is None:
             return ""
-        status, answer = await self._upstream.get(at.address + rule.query, PROBE_TIMEOUT_S)
+        status, answer = await self._upstream.get(at.address + rule.query, PROBE_TIMEOUT_S, keyed=False)
         if status != 200:
             raise NodeError(f"{rule.query} answers {status}")
         return rule.identity(answer)

@@ -160,8 +160,8 @@ def _turns(messages: Sequence[Message]) -> list[int]:
     ]
 
 
-def tenant_of(secret: bytes, api_key: str | None) -> str:
-    """A name for whoever holds the API key, that does not give the key away."""
-    if not api_key:
+def tenant_of(secret: bytes, caller: str | None) -> str:
+    """A name for a caller (an API key, or the name of one), that does not give the key away."""
+    if not caller:
         return ""
-    return hmac.new(secret, api_key.encode(), "sha256").hexdigest()[:16]
+    return hmac.new(secret, caller.encode(), "sha256").hexdigest()[:16]

@@ -62,6 +62,8 @@ class Reason(StrEnum):
     LOCAL_ONLY = "local_only"
     """The request asks for something that a transferred prompt cannot give (n > 1, echo,
     prompt_logprobs, beam search, several prompts, prompt embeddings)."""
+    PASSTHROUGH = "passthrough"
+    """No turn: another route of the engines, passed on as it is. In no decision and no record."""
     NO_TABLE = "no_table"
     """No table for this model: the traditional route."""
     NO_DATA = "no_data"
@@ -102,10 +104,11 @@ class Turn:
     """Which turn of its conversation it is, where the request itself says so (a retry, or a history that this
     router has not seen); else it is the one after the last answered.
     """
-
     terms: Terms = NO_TERMS
+    base: str = ""
+    """The model beneath, where the client asked for an adapter or an alias."""
 
     @property
     def model(self) -> str:
-        """The model that the client asked for."""
-        return self.key.model
+        """The model whose table, price and SLOs apply."""
+        return self.base or self.key.model

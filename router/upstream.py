@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import aiohttp
+from yarl import URL
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +128,11 @@ class Fetched:
 
 
 class Upstream:
-    """Connections to the engines of one router process."""
+    """Connections to the engines of one router process. `engine_key` is what engines behind --api-key ask for."""
 
-    def __init__(self, timeouts: Timeouts, max_connections: int = 4096) -> None:
+    def __init__(self, timeouts: Timeouts, max_connections: int = 4096, engine_key: str | None = None) -> None:
         self.timeouts = timeouts
+        self._authorization = {"Authorization": f"Bearer {engine_key}"} if engine_key else {}
         self._session: aiohttp.ClientSession | None = None
         self._control: aiohttp.ClientSession | None = None
         self._max_connections = max_connections
@@ -153,12 +155,20 @@ class Upstream:
                 await session.close()
         self._session = self._control = None
 
-    async def open(self, url: str, body: bytes, headers: Mapping[str, str], first_byte_s: float) -> UpstreamReply:
-        """POST and wait for the answer's headers. Raises NodeError or NodeTimeout."""
+    async def open(
+        self, url: str, body: bytes, headers: Mapping[str, str], first_byte_s: float, method: str = "POST"
+    ) -> UpstreamReply:
+        """Send and wait for the answer's headers. Raises NodeError or NodeTimeout."""
         assert self._session is not None, "Upstream.start was not called"
         try:
             async with asyncio.timeout(first_byte_s):
-                response = await self._session.post(url, data=body, headers=headers, allow_redirects=False)
+                response = await self._session.request(
+                    method,
+                    URL(url, encoded=True),
+                    data=body or None,
+                    headers={**headers, **self._authorization},
+                    allow_redirects=False,
+                )
         except (TimeoutError, aiohttp.ServerTimeoutError):
             raise NodeTimeout("no answer in time") from None
         except aiohttp.ClientConnectorError as error:
@@ -167,19 +177,25 @@ class Upstream:
             raise NodeError(f"no answer ({type(error).__name__})") from None
         return UpstreamReply(response, self.timeouts.gap_s)
 
-    async def get(self, url: str, timeout_s: float) -> tuple[int, bytes]:
-        """A small GET: health, models, metrics. Raises NodeError or NodeTimeout."""
-        fetched = await self.fetch(url, timeout_s)
+    async def get(self, url: str, timeout_s: float, *, keyed: bool = True) -> tuple[int, bytes]:
+        """A small GET: health, models, metrics. `keyed`: an engine is asked, and gets the key for engines. Raises
+        NodeError or NodeTimeout."""
+        fetched = await self.fetch(url, timeout_s, keyed=keyed)
         return fetched.status, fetched.body
 
-    async def fetch(self, url: str, timeout_s: float) -> Fetched:
+    async def fetch(self, url: str, timeout_s: float, *, keyed: bool = True) -> Fetched:
         """The same, and whether it took a new connection. Raises NodeError or NodeTimeout."""
         assert self._control is not None, "Upstream.start was not called"
         fetched = Fetched()
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                self._control.get(url, allow_redirects=False, trace_request_ctx=fetched) as response,
+                self._control.get(
+                    url,
+                    headers=self._authorization if keyed else {},
+                    allow_redirects=False,
+                    trace_request_ctx=fetched,
+                ) as response,
             ):
                 fetched.status, fetched.body = response.status, await response.read()
                 return fetched

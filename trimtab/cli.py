@@ -18,6 +18,7 @@ from . import (
     cli_simulate,
 )
 from .cli_alerts import alerts_app
+from .cli_config import config_app
 from .cli_engines import engines_app
 from .cli_nodes import nodes_app
 from .cli_slo import slo_app
@@ -27,6 +28,7 @@ from .console import out
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(slo_app, name="slo")
 app.add_typer(engines_app, name="engines")
+app.add_typer(config_app, name="config")
 app.add_typer(alerts_app, name="alerts")
 slo_app.command("status")(slo_status)
 app.add_typer(nodes_app, name="nodes")

@@ -59,11 +59,12 @@ def add(
     url: Annotated[str, typer.Argument(help="http://HOST:PORT")],
     role: Annotated[str, typer.Option(help="prefill, decode or replica.")],
     address: Annotated[str, typer.Option(help="Where it hands over, if the connector needs it.")] = "",
+    model: Annotated[str, typer.Option(help="What it serves; needed where several models are served.")] = "",
     state_dir: StateDir = None,
     port: Port = 8000,
 ) -> None:
     """One node more, until it is removed."""
-    one = Added(url, role, address, "", getpass.getuser(), _now())
+    one = Added(url, role, address, model, getpass.getuser(), _now())
     _order(state_dir, port, lambda orders: orders.add(one))
     out.print(f"{url} joins as {role}; routers follow within a second", highlight=False)
 

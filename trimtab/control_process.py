@@ -20,7 +20,7 @@ from .control import Control, run_control
 from .policies import artefacts, tables_of
 from .processes import StartError, admin_url, secret_from_env, state_dir
 from .reload import Reloader, ReloadState, fresh, on_hangup
-from .settings import Settings
+from .settings import Settings, prefix_of
 
 ROLES = frozenset(role.value for role in Role)
 
@@ -48,26 +48,33 @@ def control_config(settings: Settings) -> ControlConfig:
             start_price=settings.price,
             pin_x=settings.pin_x,
             law=settings.law,
-            title="" if settings.model == "*" else settings.model,
+            title="" if settings.model == "*" else ", ".join(each.model for each in settings.each_model),
         )
     except ValueError as error:
         raise StartError(str(error)) from None
 
 
 def _extend(control: Control, settings: Settings) -> None:
-    nodes = endpoints(settings.prefill, settings.decode, settings.replica)
+    models = {each.model: each for each in settings.each_model}
+    keys = {name: secret_from_env(each.engine_key_env) or "" for name, each in models.items()}
+    nodes = [
+        EngineNode(str(name), at.role, at.url, model, keys[model])
+        for model, each in models.items()
+        for name, at in endpoints(each.prefill, each.decode, each.replica, prefix=prefix_of(settings, model)).items()
+    ]
     store, loop = control.store, control.loop
 
     def members() -> list[EngineNode]:
         """As a router sees them, for they come and go; none before one has reported."""
         seen = loop.intake.nodes(loop.monotonic())[1]
-        return [EngineNode(node.id, Role(node.role), node.url, settings.model) for node in seen if node.role in ROLES]
+        named = {node.id: node.id.rpartition("/")[0] or settings.model for node in seen}
+        return [
+            EngineNode(node.id, Role(node.role), node.url, named[node.id], keys[named[node.id]])
+            for node in seen
+            if node.role in ROLES and named[node.id] in models
+        ]
 
-    scraper = Scraper(
-        [EngineNode(str(name), at.role, at.url, settings.model) for name, at in nodes.items()],
-        settings.slos,
-        members=members,
-    )
+    scraper = Scraper(nodes, settings.slos, members=members)
     for job in scraper.jobs():
         control.scheduler.add(job)
     control.registry.register(EngineCollector(scraper))

@@ -13,15 +13,18 @@ from .shipped import read, shipped
 
 def artefacts(settings: Settings) -> list[Artefact]:
     """Tables that ship with Trimtab, then those that the operator named. Raises ArtefactError."""
-    return [*shipped(), *(read(Path(path)) for path in settings.tables)]
+    return [*shipped(), *(read(Path(path)) for each in settings.each_model for path in each.tables)]
 
 
 def tables_of(settings: Settings, found: list[Artefact]) -> dict[TableKey, Tables]:
-    """By model and topology. What the operator named also stands in for whatever model the engines serve."""
+    """By model and topology. What the operator named for a model also stands in for whatever its engines call it, and,
+    with one model, for whatever they serve."""
     tables = {artefact.key: artefact.tables() for artefact in found}
-    for artefact in found[len(found) - len(settings.tables) :]:
-        tables[TableKey(ANY_MODEL, artefact.origin.topology)] = artefact.tables()
-        tables[TableKey(settings.model, artefact.origin.topology)] = artefact.tables()
+    owners = [each.model for each in settings.each_model for _ in each.tables]
+    for model, artefact in zip(owners, found[len(found) - len(owners) :], strict=True):
+        if not settings.further:
+            tables[TableKey(ANY_MODEL, artefact.origin.topology)] = artefact.tables()
+        tables[TableKey(model, artefact.origin.topology)] = artefact.tables()
     return tables
 
 

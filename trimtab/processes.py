@@ -39,12 +39,16 @@ def state_dir(settings: Settings) -> Path:
 
 
 def save_settings(settings: Settings) -> Path:
-    """Write the effective settings for the child processes; they hold no secrets. Where the state directory takes
-    nothing (full, read-only) they go to a folder of this start."""
+    """Write the effective settings for the child processes. They hold no secrets but what an operator has put into a
+    URL, so nobody else may read them. Where the state directory takes nothing (full, read-only) they go to a folder of
+    this start."""
     path = state_dir(settings) / "settings.json"
     text = json.dumps(dataclasses.asdict(settings), indent=1) + "\n"
     try:
-        path.write_text(text, encoding="utf-8")
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            os.fchmod(handle, 0o600)
+            file.write(text)
         return path
     except OSError as error:
         log.error("%s: %s; serving all the same, and nothing will outlive this start", path, error.strerror)

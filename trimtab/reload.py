@@ -89,9 +89,14 @@ def fresh(settings: Settings) -> Settings:
     if not settings.slo_path:
         return settings
     try:
-        return replace(settings, declaration=read_declared(settings))
+        declaration = read_declared(settings)
     except SpecError:
         return settings  # the reloader says what is wrong with it
+    return replace(
+        settings,
+        declaration=declaration,
+        further=tuple(replace(each, declaration=declaration) for each in settings.further),
+    )
 
 
 class Reloader:

@@ -16,6 +16,8 @@ environment > file.
         table: [tables/mine.json]         # beside those that ship with Trimtab
         kv_events: {http://127.0.0.1:8200: tcp://127.0.0.1:5557}   # where nodes publish KV events, if they do
         discover: {file: nodes.yaml}      # more nodes, from a file, dns, heartbeats or kubernetes: discover.py
+        engine_key_env: ENGINE_KEY        # what engines behind --api-key ask for
+        aliases: [llama]                  # other names for it; adapters are known from its engines
     slos: [...]                           # as in an SLO file, as are service, labels, traffic, defaults and alerts
     slo_file: slo.yaml                    # in the place of these
     control: {law: aimd, price: 0.4, table: load_aware, signal: router, webhook: http://127.0.0.1:9093/hook}
@@ -23,27 +25,32 @@ environment > file.
     router: {conversation: chain, idle: 60m, first_byte_timeout: 120s, gap_timeout: 60s, p_down: local,
              tenants: {assistants: TRIMTAB_KEYS_ASSISTANTS}}      # names that SLOs may match, and where their keys are
 
-Secrets are named, never written: `router.api_keys_env`, the values of `router.tenants`, `control.webhook_secret_env`
-and `admin.token_env` hold names of environment variables. Unknown keys are errors; all problems of a file are reported
-at once, with line and fix. The SLOs are read again when their file changes (`reload.py`); all else needs a restart.
+There may be several models, each with pools of its own. Secrets are named, never written: `router.api_keys_env`, the
+values of `router.tenants`, `models.NAME.engine_key_env`, `control.webhook_secret_env` and `admin.token_env` hold names
+of environment variables, `router.api_keys_file` that of a file. Unknown keys are errors; all problems of a file are
+reported at once, with line and fix. The SLOs are read again when their file changes (`reload.py`), and so is the file
+of keys; all else needs a restart.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 import yaml
 
-from controller.config import START_PRICE
+from controller.config import LOOPBACK, START_PRICE
 from controller.laws import DEFAULT_LAW, LAWS
 from router.admission import MAX_REQUESTS
 from router.artefact import SOURCES
 from router.connectors import CONNECTORS
 from router.connectors.protocol import ConnectorOptions
+from router.doors import FORWARDED, check_forwarded
+from router.engine_routes import may_be_passed
 from router.p_down import PrefillDown, PrefillDownPolicy
 from router.policy import MODES
 from router.recognition import Recognition
@@ -64,15 +71,28 @@ from slos.spec import read_declaration
 from .addresses import hand_over_addresses
 from .discover import NOWHERE, Discover, read_discover
 
+_OWN_OF_A_MODEL: dict[str, Any] = {
+    "aliases": (),
+    "engine_key_env": "",
+    "discover": NOWHERE,
+    **dict.fromkeys(("prefill", "decode", "replica", "connector_addresses", "tables", "kv_events"), ()),
+    "connector": "nixl",
+    "lease_s": 30.0,
+}
+"""What one model's settings do not take from another's."""
 LEASE_MARGIN_S = ConnectorOptions().margin_s
 SIGNALS = ("router", "engine")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The effective configuration of one installation (one model for now)."""
+    """The effective configuration of one installation. What concerns a model is that of the first; `further` holds the
+    others, each as settings of its own that differ in nothing else."""
 
+    further: tuple[Settings, ...] = ()
     model: str = "*"
+    aliases: tuple[str, ...] = ()
+    engine_key_env: str = ""
     prefill: tuple[str, ...] = ()
     decode: tuple[str, ...] = ()
     replica: tuple[str, ...] = ()
@@ -107,6 +127,9 @@ class Settings:
     api_keys_env: str = ""
     tenants: tuple[tuple[str, str], ...] = ()
     """(name, environment variable with its API keys)."""
+    api_keys_file: str = ""
+    forward_headers: tuple[str, ...] = FORWARDED
+    passthrough: tuple[str, ...] = ()
     conversation: str = Recognition.CHAIN.value
     idle_s: float = 3600.0
     connect_timeout_s: float = 2.0
@@ -131,34 +154,94 @@ class Settings:
     def slos(self) -> tuple[Slo, ...]:
         return self.declaration.slos
 
+    @property
+    def each_model(self) -> tuple[Settings, ...]:
+        """The settings of every model, the first one's first; none has `further`."""
+        return (replace(self, further=()), *self.further)
+
     def checked(self) -> Settings:
-        """These settings, if they can work together. Raises ValueError with what to change."""
+        """These settings, if they can work together. Raises ValueError with what to change, a line for each."""
+        found = self.conflicts()
+        if found:
+            raise ValueError("\n".join(found))
+        folder = self.state_dir or str(default_state_dir(self.port))
+        return replace(
+            self,
+            state_dir=folder,
+            forward_headers=check_forwarded(self.forward_headers),
+            further=tuple(replace(other, state_dir=folder).checked() for other in self.further),
+        )
+
+    def conflicts(self) -> list[str]:
+        """What does not go together, each with the fix."""
+        checks: list[Callable[[], object]] = [self._check_ports, self._check_admin, self._check_control]
+        checks += [self._check_doors, self._check_bounds, self._check_tenants, self._check_further]
+        for each in self.each_model:
+            checks += [each._check_pools, each._check_lease, each.addresses, each._check_kv_events, each._check_key]
+        found: list[str] = []
+        for check in checks:
+            try:
+                check()
+            except ValueError as error:
+                found += str(error).split("\n")
+        return list(dict.fromkeys(found))
+
+    def _check_pools(self) -> None:
         if not self.decode and not self.replica and not self.discover:
+            name = "NAME" if self.model == "*" else self.model
             raise ValueError(
-                "nobody decodes: give at least one --decode URL or --replica URL (models.NAME.decode), "
-                "or where nodes are found (models.NAME.discover)"
+                f"nobody decodes: give at least one --decode URL or --replica URL (models.{name}.decode), "
+                f"or where nodes are found (models.{name}.discover)"
             )
         check_addresses(prefill=self.prefill, decode=self.decode, replica=self.replica)
-        for name, port in (("port", self.port), ("admin port", self.admin_port)):
+
+    def _check_ports(self) -> None:
+        for name, where, port in (("port", "listen", self.port), ("admin port", "admin", self.admin_port)):
             if not 0 <= port <= 65535:
-                raise ValueError(f"{name} {port} is no port; write 0..65535")
+                raise ValueError(f"{name} {port} is no port; write 0..65535 ({where}.port)")
         if self.port and self.port == self.admin_port and self.host == self.admin_host:
-            raise ValueError(f"listen and admin share port {self.port}; give them different ones")
+            raise ValueError(f"listen and admin share port {self.port}; give them different ones (admin.port)")
+
+    def _check_admin(self) -> None:
+        if self.admin_host not in LOOPBACK and not self.admin_token_env:
+            raise ValueError(
+                f"admin.host: {self.admin_host} is not the loopback, so a token is needed; name the variable that "
+                "holds it in admin.token_env"
+            )
+
+    def _check_control(self) -> None:
+        if not 0 < self.price < float("inf"):
+            raise ValueError(f"control.price must be positive, got {self.price}")
+        if self.pin_x is not None and not 0 <= self.pin_x <= 1:
+            raise ValueError(f"--pin-x is a share, 0..1 (or x0, x1), got {self.pin_x} (control.pin_x)")
+
+    def _check_lease(self) -> None:
         if self.lease_s <= LEASE_MARGIN_S:
             raise ValueError(
                 f"models.{self.model}.lease must be longer than {LEASE_MARGIN_S:g}s, as kv_lease_duration is"
             )
         if self.connector not in CONNECTORS:
             raise ValueError(f"connector {self.connector!r} is not known; write one of {', '.join(CONNECTORS)}")
-        self.addresses()
+
+    def _check_kv_events(self) -> None:
         check_kv_events(self.kv_events, (*self.prefill, *self.decode, *self.replica), f"models.{self.model}.kv_events")
-        if not 0 < self.price < float("inf"):
-            raise ValueError(f"control.price must be positive, got {self.price}")
-        if self.pin_x is not None and not 0 <= self.pin_x <= 1:
-            raise ValueError(f"--pin-x is a share, 0..1 (or x0, x1), got {self.pin_x}")
-        unknown = unknown_tenants(self.declaration, self.tenants)
-        if unknown:
-            raise ValueError(unknown[0].message + "; " + unknown[0].fix)
+
+    def _check_key(self) -> None:
+        if self.engine_key_env and "authorization" in map(str.lower, self.forward_headers):
+            raise ValueError(
+                f"models.{self.model}.engine_key_env: engines cannot get a key of their own and the clients'; "
+                "take authorization out of router.forward_headers"
+            )
+
+    def _check_doors(self) -> None:
+        check_forwarded(self.forward_headers)
+        for path in self.passthrough:
+            if not may_be_passed(path):
+                raise ValueError(
+                    f"router.passthrough: {path!r} is no route of engines; write e.g. /v1/load_lora_adapter"
+                )
+
+    def _check_bounds(self) -> None:
         for key, number in (
             ("max_requests", self.max_requests),
             ("max_conversations", self.max_conversations),
@@ -169,7 +252,27 @@ class Settings:
                 raise ValueError(f"router.{key} must be 1 or more, got {number}")
         if not 0 <= self.retry_share <= 1:
             raise ValueError(f"router.retry_share is a share of requests, 0..1, got {self.retry_share:g}")
-        return replace(self, state_dir=self.state_dir or str(default_state_dir(self.port)))
+
+    def _check_tenants(self) -> None:
+        unknown = unknown_tenants(self.declaration, self.tenants)
+        if unknown:
+            raise ValueError(unknown[0].message + "; " + unknown[0].fix)
+
+    def _check_further(self) -> None:
+        """Raises ValueError where models get in each other's way."""
+        names: set[str] = set()
+        urls: set[str] = set()
+        for each in self.each_model if self.further else ():
+            if each.model == "*":
+                raise ValueError("of several models each needs its name: models.NAME")
+            for name in (each.model, *each.aliases):
+                if name in names:
+                    raise ValueError(f"models: {name!r} names two models; give one another name")
+                names.add(name)
+            for url in (*each.prefill, *each.decode, *each.replica):
+                if url.rstrip("/") in urls:
+                    raise ValueError(f"models.{each.model}: {shown(url)} serves another model already")
+                urls.add(url.rstrip("/"))
 
     def addresses(self) -> dict[str, str]:
         """Where nodes hand over, by URL. Raises ValueError."""
@@ -193,15 +296,18 @@ def unknown_tenants(declaration: Declaration, tenants: Iterable[tuple[str, str]]
 
 
 def check_addresses(**pools: tuple[str, ...]) -> None:
-    """Engine addresses by what they are for. Raises ValueError with what to write instead."""
+    """Engine addresses by what they are for. Raises ValueError with what to write instead, a line for each."""
     seen: set[str] = set()
+    wrong: list[str] = []
     for name, urls in pools.items():
         for url in urls:
             if _location(url, "http") is None:
-                raise ValueError(f"{name} {_shown(url)!r} is no engine address; write http://HOST:PORT")
+                wrong.append(f"{name} {shown(url)!r} is no engine address; write http://HOST:PORT")
             if url.rstrip("/") in seen:
-                raise ValueError(f"{name} {url!r} is named twice; a node has one role")
+                wrong.append(f"{name} {shown(url)!r} is named twice; a node has one role")
             seen.add(url.rstrip("/"))
+    if wrong:
+        raise ValueError("\n".join(wrong))
 
 
 def check_kv_events(given: Iterable[tuple[str, str, str]], nodes: Iterable[str], where: str) -> None:
@@ -219,7 +325,7 @@ def check_kv_events(given: Iterable[tuple[str, str, str]], nodes: Iterable[str],
         for address in (endpoint, replay) if replay else (endpoint,):
             to = _location(address, "tcp")
             if not (address.startswith("ipc://") if to is None else to.port) or "*" in address:
-                raise ValueError(f"{where}: {_shown(address)!r} is nowhere to connect to; write tcp://HOST:PORT")
+                raise ValueError(f"{where}: {shown(address)!r} is nowhere to connect to; write tcp://HOST:PORT")
 
 
 def _location(url: str, scheme: str) -> SplitResult | None:
@@ -232,9 +338,14 @@ def _location(url: str, scheme: str) -> SplitResult | None:
     return None if wrong or parts.path not in ("", "/") or parts.query else parts
 
 
-def _shown(url: str) -> str:
+def shown(url: str) -> str:
     """Without what may be a password."""
     return "…@" + url.rpartition("@")[2] if "@" in url else url
+
+
+def prefix_of(settings: Settings, model: str) -> str:
+    """What stands before the names of a model's nodes: its own name, where there are several models."""
+    return f"{model}/" if settings.further else ""
 
 
 def default_state_dir(port: int) -> Path:
@@ -267,7 +378,9 @@ def parse_settings(text: str, source: str, folder: Path) -> Settings:
     problems = Problems(source)
     values = _read(text, problems, folder)
     problems.raise_any()
-    return Settings(**values)  # type: ignore[arg-type]
+    further: Any = values.pop("further", ())
+    settings = Settings(**values)  # type: ignore[arg-type]
+    return replace(settings, further=tuple(replace(settings, **{**_OWN_OF_A_MODEL, **own}) for own in further))
 
 
 def check_settings(
@@ -284,7 +397,7 @@ def check_settings(
 
 
 def _read(text: str, problems: Problems, folder: Path, rps: float | None = None) -> dict[str, object]:
-    """The values of `Settings` that the text gives."""
+    """The values of `Settings` that the text gives; those of `further` are what each of these models has of its own."""
     root = compose(text, problems)
     keys = (
         "version",
@@ -374,17 +487,29 @@ class _Reader:
         found = own_fields(spot, "NAME")
         if not found:
             return
-        if len(found) > 1:
-            spot.complain("E104", "one model per installation in this version", "run one Trimtab per model")
-        name, pool = next(iter(found.items()))
+        (first, pool), *others = found.items()
+        self._model(first, pool)
+        further: list[dict[str, object]] = []
+        for name, pool in others:
+            further.append({})
+            _Reader(further[-1], self._folder)._model(name, pool)
+        if further:
+            self._values["further"] = further
+
+    def _model(self, name: str, pool: Spot) -> None:
         self._values["model"] = name
+        own = ("aliases", "engine_key_env")
         pools = ("prefill", "decode", "replica", "discover")
-        keys = (*pools, "connector", "connector_addresses", "lease", "table", "kv_events")
+        keys = (*own, *pools, "connector", "connector_addresses", "lease", "table", "kv_events")
         inside = fields(pool, keys) or {}
         for role in ("prefill", "decode", "replica"):
             if role in inside:
                 urls = [scalar(item, "http://127.0.0.1:8100") for item in items(inside[role]) or ()]
                 self._values[role] = tuple(url for url in urls if url is not None)
+        if "aliases" in inside:
+            self._list(inside["aliases"], "aliases", "llama")
+        if "engine_key_env" in inside:
+            self._text(inside["engine_key_env"], "engine_key_env", "TRIMTAB_ENGINE_KEY")
         if "connector" in inside:
             self._choice(inside["connector"], "connector", tuple(CONNECTORS))
         if "connector_addresses" in inside:
@@ -478,7 +603,8 @@ class _Reader:
             "notice": "notice_s",
         }
         numbers = ("max_requests", "max_conversations", "conversations_mb", "p_down_prompts")
-        keys = ("api_keys_env", "tenants", "conversation", "p_down", "retry_share", *durations, *numbers)
+        doors = ("api_keys_env", "api_keys_file", "tenants", "forward_headers", "passthrough")
+        keys = (*doors, "conversation", "p_down", "retry_share", *durations, *numbers)
         found = fields(spot, keys) or {}
         if "tenants" in found:
             named = pairs(found["tenants"], "assistants", "TRIMTAB_KEYS_ASSISTANTS")
@@ -490,6 +616,13 @@ class _Reader:
         for key in numbers:
             if key in found:
                 self._number(found[key], key, "1000", int)
+        if "api_keys_file" in found:
+            name = scalar(found["api_keys_file"], "api-keys.txt")
+            if name is not None:
+                self._values["api_keys_file"] = str(self._folder / name)
+        for key, example in (("forward_headers", "traceparent"), ("passthrough", "/v1/load_lora_adapter")):
+            if key in found:
+                self._list(found[key], key, example, empty=True)
         if "api_keys_env" in found:
             self._text(found["api_keys_env"], "api_keys_env", "TRIMTAB_API_KEYS")
         if "conversation" in found:
@@ -501,6 +634,14 @@ class _Reader:
     def _pairs(self, spot: Spot, name: str, key: str, example: str) -> None:
         texts = {url: scalar(value, example) for url, value in own_fields(spot, key).items()}
         self._values[name] = tuple((url, text) for url, text in texts.items() if text is not None)
+
+    def _list(self, spot: Spot, name: str, example: str, *, empty: bool = False) -> None:
+        """Texts; `empty`: none is a choice too."""
+        if empty and isinstance(spot.node, yaml.SequenceNode) and not spot.node.value:
+            self._values[name] = ()
+            return
+        texts = [scalar(item, example) for item in items(spot) or ()]
+        self._values[name] = tuple(text for text in texts if text is not None)
 
     def _text(self, spot: Spot, name: str, example: str) -> None:
         text = scalar(spot, example)

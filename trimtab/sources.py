@@ -17,9 +17,9 @@ from .discover import Discover
 from .processes import StartError
 
 
-def roster_for(sources: list[Source], model: str) -> Roster:
-    """The static nodes first: where two sources tell one URL, the first counts."""
-    return Roster((STATIC, *(source.name for source in sources)), model)
+def roster_for(sources: list[Source], model: str, prefix: str = "") -> Roster:
+    """The static nodes first: where two sources tell one URL, the first counts. Nodes' names begin with `prefix`."""
+    return Roster((STATIC, *(source.name for source in sources)), model, prefix)
 
 
 def sources(found: Discover, model: str, orders: OrdersSource) -> list[Source]:

@@ -20,12 +20,16 @@ MAX_BYTES = 1 << 20
 
 
 class OrdersSource:
-    """Nodes added by hand, and drains. The router is the client, as for everything else."""
+    """Nodes added by hand, and drains. The router is the client, as for everything else. `several`: there are several
+    models, and a node that names none is nobody's."""
 
     name = "admin"
 
-    def __init__(self, folder: Path, control_url: str | None = None, token: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, control_url: str | None = None, token: str | None = None, *, several: bool = False
+    ) -> None:
         self._folder = folder
+        self._several = several
         self._control_url = control_url
         self._token = token
         self._version = 0
@@ -41,7 +45,7 @@ class OrdersSource:
         """Read the file once."""
         try:
             orders = read_orders(self._folder)
-            members = [each.member() for each in orders.added]
+            members = [each.member() for each in orders.added if each.model or not self._several]
         except ValueError as error:
             tell.failed(str(error))
             return

@@ -71,10 +71,11 @@ class _Seat:
 @dataclass(slots=True)
 class Roster:
     """All sources of one model's nodes, in the order given: where two tell one URL, the first counts. `model` empty or
-    "*": nodes of every model."""
+    "*": nodes of every model. `prefix` stands before every name."""
 
     sources: Sequence[str]
     model: str = ""
+    prefix: str = ""
     states: dict[str, SourceState] = field(default_factory=dict)
     drained: frozenset[str] = frozenset()
     """URLs that an operator wants without new turns."""
@@ -152,7 +153,7 @@ class Roster:
 
     def _name(self, role: Role) -> NodeId:
         number = 0
-        while (name := NodeId(f"{_LETTERS[role]}{number}")) in self._seats:
+        while (name := NodeId(f"{self.prefix}{_LETTERS[role]}{number}")) in self._seats:
             number += 1
         return name
 

@@ -11,6 +11,7 @@ import pytest
 
 from emulator.rules import rule
 from router import door
+from router.admission import Admission
 from router.conversations import COST_BYTES, Conversations
 from router.dispatch import DispatchOptions
 from router.door import Door
@@ -46,7 +47,7 @@ def test_row_15_a_hundred_thousand_conversations_level_off_and_evictions_are_cou
 @in_loop
 async def test_more_requests_than_the_limit_get_429_and_when_to_come_back():
     d = FakeEngine("D0", fault=hangs())
-    async with installation([], [d], options=DispatchOptions(max_requests=3)) as router:
+    async with installation([], [d], admission=Admission(max_requests=3)) as router:
         held = [asyncio.ensure_future(ask(router.url, chat(f"hello {at}"))) for at in range(3)]
         await until(lambda: d.running == 3)
         refused = await ask(router.url, chat("one more"))
@@ -64,7 +65,7 @@ async def test_more_requests_than_the_limit_get_429_and_when_to_come_back():
 @in_loop
 async def test_the_bodies_of_all_requests_together_are_bounded():
     d = FakeEngine("D0", fault=hangs())
-    async with installation([], [d], options=DispatchOptions(max_bodies_bytes=30_000)) as router:
+    async with installation([], [d], admission=Admission(max_bodies_bytes=30_000)) as router:
         held = asyncio.ensure_future(ask(router.url, chat("x" * 20_000)))
         await until(lambda: d.running)
         assert (await ask(router.url, chat("y" * 20_000))).status == 429

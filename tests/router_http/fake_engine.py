@@ -61,11 +61,15 @@ class FakeEngine:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/query", self._query)
+        self.add_routes(app)
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port)
         await site.start()
         self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+
+    def add_routes(self, app: web.Application) -> None:
+        """More routes, for an engine of another kind."""
 
     async def stop(self) -> None:
         if self._runner is not None:

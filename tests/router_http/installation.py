@@ -14,6 +14,7 @@ import uvicorn
 from prometheus_client import CollectorRegistry
 from uvicorn.server import ServerState
 
+from router.admission import Admission
 from router.app import create_app
 from router.clock import Clock
 from router.connectors import ADDRESSES, CONNECTORS
@@ -23,9 +24,12 @@ from router.core import RouterCore
 from router.current import Current
 from router.dispatch import Dispatcher, DispatchOptions
 from router.door import Door
+from router.doors import Doors
 from router.metrics import RouterMetrics
+from router.models import Directory, Pool
 from router.nodes import NodeWatch, endpoints
 from router.p_down import PrefillDownPolicy
+from router.passthrough import Passthrough
 from router.policy import Policy, Publication, Weights
 from router.recognition import Recogniser, Recognition
 from router.record import TurnRecord
@@ -102,11 +106,17 @@ async def installation(
     slos: tuple[Slo, ...] = (),
     timeouts: Timeouts | None = None,
     options: DispatchOptions | None = None,
+    admission: Admission | None = None,
     rule: Recognition = Recognition.CHAIN,
     lease_s: float = 30.0,
     connector: str = "nixl",
     addresses: Mapping[str, str] | None = None,
     start_engines: bool = True,
+    keys: Sequence[tuple[str, str]] = (),
+    tenants: Sequence[str] = (),
+    engine_key: str | None = None,
+    passed: Sequence[str] = (),
+    model: str = "*",
     clock: Clock | None = None,
     entrance: Door | None = None,
     p_down: PrefillDownPolicy | None = None,
@@ -119,7 +129,8 @@ async def installation(
     engines = fakes if start_engines else []
     for engine in engines:
         await engine.start()
-    upstream = Upstream(timeouts or Timeouts(1.0, 5.0, 5.0))
+    upstream = Upstream(timeouts or Timeouts(1.0, 5.0, 5.0), engine_key=engine_key)
+    doors = Doors(keys, b"s" * 32, tenants)
     urls = [[engine.url for engine in role] for role in (prefill, decode, replica)]
     nodes = endpoints(urls[0], urls[1], urls[2], addresses or {})
     clock = clock or Clock()
@@ -158,12 +169,16 @@ async def installation(
         keep,
         metrics,
         options or DispatchOptions(prefill_timeout_s=5.0),
+        doors,
+        admission,
     )
     await upstream.start()
     await watch.probe_all()
+    directory = Directory([Pool(model, core, dispatcher, watch, upstream)])
+    passthrough = Passthrough(directory, metrics, dispatcher.options, passed)
     door = entrance or Door(1000)
     config = uvicorn.Config(
-        create_app(core, dispatcher, watch, upstream),
+        create_app(directory, passthrough, doors),
         http=door.protocol,  # type: ignore[arg-type]
         log_config=None,
         access_log=False,

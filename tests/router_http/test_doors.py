@@ -51,7 +51,7 @@ async def test_a_body_over_the_limit_is_refused_and_one_at_the_limit_is_not():
 @in_loop
 async def test_keys(header: str | None, status: int):
     d = FakeEngine("D0")
-    async with installation([], [d], options=DispatchOptions(api_keys=frozenset({"right"}))) as router:
+    async with installation([], [d], keys=[("", "right")]) as router:
         answer = await ask(router.url, chat("hi"), headers={"Authorization": header} if header is not None else {})
         open_to_all = [(await get(router.url + path)).status for path in ("/health", "/ready")]
     assert answer.status == status
@@ -66,8 +66,8 @@ async def test_keys(header: str | None, status: int):
 @in_loop
 async def test_holders_of_different_keys_never_share_a_conversation():
     d = FakeEngine("D0")
-    keys = frozenset({"one", "two"})
-    async with installation([], [d], options=DispatchOptions(api_keys=keys)) as router:
+    keys = [("", "one"), ("", "two")]
+    async with installation([], [d], keys=keys) as router:
         for key in ("one", "two"):
             await ask(router.url, chat("hi"), headers={"Authorization": f"Bearer {key}", "X-Session-ID": "s"})
         later = await ask(
@@ -76,7 +76,7 @@ async def test_holders_of_different_keys_never_share_a_conversation():
         names = sorted(key.id for key in router.core.conversations._by_key)
         tenants = {key.tenant for key in router.core.conversations._by_key}
     assert (names, len(tenants), later.headers["x-trimtab-turn"]) == (["id:s", "id:s"], 2, "2")
-    assert not tenants & keys
+    assert not tenants & {"one", "two"}
 
 
 SECRET = "a secret of the client's"

@@ -193,8 +193,9 @@ async def test_the_rest_of_the_face():
         got = await get(router.url + "/v1/chat/completions")
     assert models.json == {"object": "list", "data": [{"id": "D0"}]}
     assert (health.status, ready.status, ready.json) == (200, 200, {"ready": True, "reason": "", "topology": "1P_1D"})
-    assert [answer.status for answer in (nowhere, wrong, got)] == [404, 405, 404]
-    for answer in (nowhere, wrong, got):
+    assert [answer.status for answer in (nowhere, wrong, got)] == [404, 405, 405]
+    assert (wrong.headers["allow"], got.headers["allow"]) == ("GET", "POST")
+    for answer in (wrong, got):
         assert answer.error["type"] == "invalid_request_error"
         assert sorted(answer.error) == ["code", "message", "param", "type"]
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from router.dispatch import DispatchOptions
+from router.doors import Doors
 from slos.counts import Count
 from slos.objective import Match, Signal, Slo
 from slos.terms import NO_TERMS, Terms
@@ -28,6 +28,7 @@ SLOS = (
     ("headers", "terms"),
     [
         ({}, NO_TERMS),
+        ({"Authorization": "Bearer sk-c"}, NO_TERMS),
         ({"X-SLO-TTFT-ms": "60000"}, Terms(ttft_s=60.0)),
         ({"x-llm-d-slo-ttft-ms": "60000", "x-llm-d-slo-tpot-ms": "50"}, Terms(ttft_s=60.0, tpot_s=0.05)),
         ({"x-slo-ttft-ms": "soon", "x-slo-tpot-ms": "9999999999"}, Terms(tpot_s=600.0)),
@@ -40,8 +41,9 @@ SLOS = (
 @in_loop
 async def test_the_terms_of_a_request_are_those_of_its_headers_and_of_its_key(headers, terms: Terms):
     d = FakeEngine("D0")
-    options = DispatchOptions(tenants={"sk-a": "assistants"})
-    async with installation([], [d], slos=SLOS, options=options) as router:
+    keys = [("assistants", "sk-a"), ("", "sk-b"), ("nobodys-tenant", "sk-c")]
+    async with installation([], [d], slos=SLOS, keys=keys, tenants=["assistants"]) as router:
+        headers = {"Authorization": "Bearer sk-b", **headers}
         answer = await ask(router.url, chat("hi", stream=True), headers=headers)
         assert answer.status == 200
         await router.settle()
@@ -59,9 +61,10 @@ async def test_the_terms_of_a_request_are_those_of_its_headers_and_of_its_key(he
 @in_loop
 async def test_neither_a_key_nor_a_deadline_goes_to_an_engine_or_into_what_is_printed():
     d = FakeEngine("D0")
-    options = DispatchOptions(api_keys=frozenset({"sk-secret"}), tenants={"sk-secret": "assistants"})
-    assert "sk-secret" not in repr(options)
-    async with installation([], [d], slos=SLOS, options=options) as router:
+    keys = [("assistants", "sk-secret")]
+    caller = Doors([("", "sk-secret")]).caller({b"authorization": b"Bearer sk-secret"})
+    assert "sk-secret" not in repr(caller)
+    async with installation([], [d], slos=SLOS, keys=keys, tenants=["assistants"]) as router:
         headers = {"Authorization": "Bearer sk-secret", "x-slo-ttft-ms": "100"}
         await ask(router.url, chat("hi", stream=True), headers=headers)
         await router.settle()

@@ -15,9 +15,9 @@ from slos.policy import Declaration
 from slos.problem import SpecError
 from slos.spec import load_slos
 from trimtab import reload
+from trimtab.keys import doors_of
 from trimtab.processes import StartError
 from trimtab.reload import Reloader, ReloadState, difference, fresh, read_declared
-from trimtab.router_process import tenant_keys
 from trimtab.settings import Settings, load_settings
 
 GOOD = "version: 1\nslos:\n  - {name: ttft, objective: p99(ttft) <= 2s}\n"
@@ -257,14 +257,27 @@ def test_keys_of_tenants_come_from_the_environment_and_into_no_message(monkeypat
     monkeypatch.setenv("A", "sk-1, sk-2")
     monkeypatch.setenv("B", "sk-3")
     settings = Settings(tenants=(("assistants", "A"), ("batch", "B")))
-    assert tenant_keys(settings) == {"sk-1": "assistants", "sk-2": "assistants", "sk-3": "batch"}
-    monkeypatch.setenv("B", "sk-2")
-    with pytest.raises(StartError, match="assistants and batch have a key in common") as both:
-        tenant_keys(settings)
+    doors, _ = doors_of(settings)
+    told = [doors.caller({b"authorization": f"Bearer {key}".encode()}).tenant for key in ("sk-1", "sk-2", "sk-3")]
+    assert told == ["assistants", "assistants", "batch"]
+    said = []
+    for keys, why in (("sk-2", "assistants and batch have a key in common"), ("web:sk-4", "without another name")):
+        monkeypatch.setenv("B", keys)
+        with pytest.raises(StartError, match=why) as refused:
+            doors_of(settings)
+        said.append(str(refused.value))
     monkeypatch.delenv("B")
     with pytest.raises(StartError, match="variable B") as missing:
-        tenant_keys(settings)
-    assert "sk-" not in str(both.value) + str(missing.value)
+        doors_of(settings)
+    assert "sk-" not in "".join(said) + str(missing.value)
+
+
+def test_a_key_of_a_tenant_may_also_stand_in_the_file_of_keys(monkeypatch, tmp_path: Path):
+    (tmp_path / "keys.txt").write_text("assistants:sk-2\nweb:sk-3\n", encoding="utf-8")
+    monkeypatch.setenv("A", "sk-1")
+    doors, kept = doors_of(Settings(tenants=(("assistants", "A"),), api_keys_file=str(tmp_path / "keys.txt")))
+    told = [doors.caller({b"authorization": f"Bearer {key}".encode()}).tenant for key in ("sk-1", "sk-2", "sk-3")]
+    assert kept is not None and told == ["assistants", "assistants", ""]
 
 
 def test_a_tenant_that_nobody_names_is_refused_at_its_line(tmp_path: Path):

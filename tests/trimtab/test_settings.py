@@ -85,7 +85,9 @@ def test_every_key_of_a_file_arrives_where_it_belongs():
         ("version: 2\n", 1, ["not known", "write 1"]),
         ("version: 1\nlisten: {port: eighty}\n", 2, ["no port"]),
         ("version: 1\nmodels: {m: {lease: 30}}\n", 2, ["no unit", "30ms"]),
-        ("version: 1\nmodels: {a: {decode: [x]}, b: {decode: [y]}}\n", 2, ["one model"]),
+        ("version: 1\nmodels: {a: {decode: [x]}, b: {decode: x}}\n", 2, ["models.b.decode", "must be a list"]),
+        ("version: 1\nmodels: {m: {aliases: n}}\n", 2, ["models.m.aliases", "must be a list"]),
+        ("version: 1\nrouter: {forward_headers: traceparent}\n", 2, ["must be a list"]),
         ("version: 1\nmodels: []\n", 2, ["must map model names"]),
         ("version: 1\nmodels: {m: {connector: nixle}}\n", 2, ["nixle", "nixl"]),
         ("version: 1\nmodels: {m: {kv_events: tcp://d:5557}}\n", 2, ["must be a mapping", "http://127.0.0.1:8200"]),
@@ -132,6 +134,12 @@ def test_no_damaged_file_is_answered_with_a_traceback(at, length, put):
         ({"price": -1.0}, "positive"),
         ({"pin_x": 1.5}, "share"),
         ({"lease_s": 1.0}, "lease"),
+        ({"admin_host": "0.0.0.0"}, "token"),
+        ({"forward_headers": ("Connection",)}, "connection is of one connection"),
+        ({"forward_headers": ("a b",)}, "no header name"),
+        ({"forward_headers": ("Authorization",), "engine_key_env": "E"}, "a key of their own"),
+        ({"passthrough": ("/v1/../sleep",)}, "no route of engines"),
+        ({"passthrough": ("http://other/v1/x",)}, "no route of engines"),
         ({"kv_events": (("http://127.0.0.1:9", "tcp://d:5557", ""),)}, "which is no node"),
         ({"kv_events": (("http://127.0.0.1:1", "tcp://d:5557", ""),) * 2}, "twice"),
         ({"kv_events": (("http://127.0.0.1:1", "tcp://*:5557", ""),)}, "nowhere to connect to"),
@@ -181,3 +189,55 @@ def test_a_named_secret_that_is_not_set_is_said(monkeypatch):
 def test_an_alertmanager_that_is_no_url_is_told_with_its_line_and_never_repeated(url: str):
     (problem,) = complaints(f"version: 1\ncontrol:\n  alertmanagers:\n    - {url}\n")
     assert problem.startswith("trimtab.yaml:4:") and "write http://HOST:9093" in problem and "am" not in problem[12:30]
+
+
+TWO = """\
+version: 1
+models:
+  big: {prefill: [http://127.0.0.1:1], decode: [http://127.0.0.1:2], aliases: [gpt-4o], lease: 12s, table: big.json}
+  small: {replica: [http://127.0.0.1:3], engine_key_env: SMALL_KEY}
+router: {api_keys_file: keys.txt, forward_headers: [Traceparent, x-team], passthrough: [/v1/load_lora_adapter]}
+control: {price: 0.2}
+"""
+
+
+def test_models_have_pools_of_their_own_and_the_rest_in_common():
+    settings = parsed(TWO).checked()
+    big, small = settings.each_model
+    assert (big.model, big.decode, big.aliases, big.lease_s) == ("big", ("http://127.0.0.1:2",), ("gpt-4o",), 12.0)
+    assert (small.model, small.decode, small.replica) == ("small", (), ("http://127.0.0.1:3",))
+    assert (small.lease_s, small.tables, small.aliases, small.engine_key_env) == (30.0, (), (), "SMALL_KEY")
+    assert big.price == small.price == 0.2
+    assert settings.api_keys_file == "/etc/trimtab/keys.txt"
+    assert settings.forward_headers == ("traceparent", "x-team")
+    assert settings.passthrough == ("/v1/load_lora_adapter",)
+    assert [each.further for each in settings.each_model] == [(), ()]
+
+
+def test_the_children_read_several_models_too(tmp_path):
+    settings = dataclasses.replace(parsed(TWO), state_dir=str(tmp_path)).checked()
+    path = save_settings(settings)
+    assert read_settings(path) == settings
+    assert path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("replica: [http://127.0.0.1:3]", "replica: [http://127.0.0.1:2]", "serves another model already"),
+        ("engine_key_env: SMALL_KEY", "aliases: [big]", "names two models"),
+        ("engine_key_env: SMALL_KEY", "aliases: [gpt-4o]", "names two models"),
+        ("replica: [http://127.0.0.1:3]", "prefill: [http://127.0.0.1:3]", r"models\.small\.decode"),
+    ],
+)
+def test_models_must_not_get_in_each_others_way(old, new, words):
+    assert old in TWO
+    with pytest.raises(ValueError, match=words):
+        parsed(TWO.replace(old, new)).checked()
+
+
+def test_conflicts_are_told_at_once():
+    settings = dataclasses.replace(Settings(), price=-1.0, lease_s=0.0, admin_host="10.0.0.1")
+    assert len(settings.conflicts()) == 4
+    with pytest.raises(ValueError, match=r"(?s)admin\.host.*price.*nobody decodes"):
+        settings.checked()
