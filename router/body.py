@@ -57,6 +57,12 @@ class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
+_Number = int | float | None
+"""1.0 is a whole number in JSON, and engines take it as one."""
+MAX_COUNT = 2**53
+"""More tokens than that are as many as that."""
+
+
 class _Model(msgspec.Struct):
     model: object = ""
 
@@ -65,11 +71,12 @@ class _Head(msgspec.Struct):
     model: str = ""
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    n: int | None = None
+    max_tokens: _Number = None
+    max_completion_tokens: _Number = None
+    n: _Number = None
+    best_of: _Number = None
     echo: bool | None = None
-    prompt_logprobs: int | None = None
+    prompt_logprobs: _Number = None
     use_beam_search: bool | None = None
     conversation_id: str | None = None
 
@@ -80,6 +87,7 @@ _decode_head = msgspec.json.Decoder(_Head)
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw])
 _decode_message = msgspec.json.Decoder(dict[str, object])
 _encode = msgspec.json.Encoder(order="sorted")
+_COUNTS = ("max_tokens", "max_completion_tokens", "n", "best_of", "prompt_logprobs")
 _IDENTITY = ("role", "content", "tool_calls", "tool_call_id", "name")
 """What makes a message the same message when a client sends it again; the rest is decoration."""
 _NOT_FOR_PREFILL = frozenset(
@@ -96,12 +104,19 @@ _NOT_FOR_PREFILL = frozenset(
         "best_of",
         "logprobs",
         "top_logprobs",
+        "logprob_token_ids",
         "response_format",
         "structured_outputs",
         "guided_json",
         "guided_regex",
         "guided_choice",
         "guided_grammar",
+        "guided_decoding_backend",
+        "guided_whitespace_pattern",
+        "structural_tag",
+        "thinking_token_budget",
+        "stream_interval",
+        "repetition_detection",
         "conversation_id",
     }
 )
@@ -120,6 +135,7 @@ _FALSE, _TRUE, _ONE = (msgspec.Raw(text) for text in (b"false", b"true", b"1"))
 
 def parse(api: Api, body: bytes) -> ClientRequest:
     """Parse a body. Raises RequestError (400) naming the field; the message never quotes content."""
+    _check_text(body)
     try:
         raw = _decode_raw.decode(body)
         head = _decode_head.decode(body)
@@ -132,10 +148,13 @@ def parse(api: Api, body: bytes) -> ClientRequest:
     if not head.model:
         raise RequestError(Code.BAD_REQUEST, "the field model is missing", "model")
     _refuse_ours(raw)
+    _inside(raw, "stream_options")
+    counts = {name: _count(head, name) for name in _COUNTS}
     for name in ("max_tokens", "max_completion_tokens"):
-        value = getattr(head, name)
+        value = counts[name]
         if value is not None and value < 1:
             raise RequestError(Code.BAD_REQUEST, f"{name} must be at least 1", name)
+    newer = counts["max_completion_tokens"]
     messages: tuple[Message, ...] = ()
     if api is Api.CHAT:
         messages = _messages(raw)
@@ -147,21 +166,51 @@ def parse(api: Api, body: bytes) -> ClientRequest:
         model=head.model,
         stream=bool(head.stream),
         wants_usage=bool(head.stream_options and head.stream_options.include_usage),
-        max_tokens=head.max_completion_tokens if head.max_completion_tokens is not None else head.max_tokens,
+        max_tokens=newer if newer is not None else counts["max_tokens"],
         messages=messages,
         prompt_bytes=len(raw["prompt"]) if api is Api.COMPLETIONS else sum(m.size_bytes for m in messages),
         conversation_id=head.conversation_id,
-        local_only=(head.n or 1) > 1
+        local_only=max(counts["n"] or 1, counts["best_of"] or 1) > 1
         or bool(head.echo)
-        or head.prompt_logprobs is not None
+        or counts["prompt_logprobs"] is not None
         or bool(head.use_beam_search)
         or (api is Api.COMPLETIONS and _several_prompts(raw)),
     )
 
 
+def _check_text(body: bytes) -> None:
+    """JSON is UTF-8; what is skipped over is not checked for that by its parser. Raises RequestError."""
+    try:
+        if not body.isascii():
+            body.decode("utf-8")
+    except UnicodeDecodeError:
+        raise RequestError(Code.BAD_REQUEST, "the request body is no UTF-8, so no JSON object") from None
+
+
+def _inside(raw: Mapping[str, msgspec.Raw], name: str) -> dict[str, msgspec.Raw]:
+    """The values of an object within; none if it is no object. Raises RequestError if a key cannot be read."""
+    if not bytes(raw.get(name, b"")).startswith(b"{"):
+        return {}
+    try:
+        return _decode_raw.decode(raw[name])
+    except msgspec.MsgspecError:
+        raise RequestError(Code.BAD_REQUEST, f"{name} has a key that is no text", name) from None
+
+
+def _count(head: _Head, name: str) -> int | None:
+    """A number of the request that has to be whole. Raises RequestError."""
+    value: _Number = getattr(head, name)
+    if value is None:
+        return None
+    if isinstance(value, float) and not value.is_integer():
+        raise RequestError(Code.BAD_REQUEST, f"{name} must be a whole number", name)
+    return max(-MAX_COUNT, min(MAX_COUNT, int(value)))
+
+
 def check_passed_on(body: bytes) -> str:
     """The model that a JSON body asks for, "" if it names none, where the body goes to an engine as it is. Raises
     RequestError (400) where it is none that every parser reads alike, or asks for what is not the client's to ask."""
+    _check_text(body)
     try:
         raw = _decode_raw.decode(body)
         head = _decode_model.decode(body)
@@ -177,11 +226,8 @@ def _refuse_ours(raw: Mapping[str, msgspec.Raw]) -> None:
     """Raises RequestError (400) on hand-over parameters, wherever engines take some."""
     names = set(raw)
     for inner in ("vllm_xargs", "extra_args", "sampling_params"):
-        if bytes(raw.get(inner, b""))[:1] == b"{":
-            arguments = _decode_raw.decode(raw[inner])
-            names.update(arguments)
-            if bytes(arguments.get("extra_args", b""))[:1] == b"{":
-                names.update(_decode_raw.decode(arguments["extra_args"]))
+        arguments = _inside(raw, inner)
+        names.update(arguments, _inside(arguments, "extra_args"))
     for name in sorted(names & OURS):
         raise RequestError(Code.BAD_REQUEST, f"{name} is set by the router, not by clients", name)
 

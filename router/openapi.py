@@ -47,6 +47,7 @@ _READ: Json = {
     "max_tokens": _COUNT,
     "max_completion_tokens": _COUNT,
     "n": _nullable("integer"),
+    "best_of": _nullable("integer"),
     "echo": _nullable("boolean"),
     "prompt_logprobs": _nullable("integer"),
     "use_beam_search": _nullable("boolean"),
@@ -94,6 +95,12 @@ _SCHEMAS: Json = {
         "required": ["choices"],
         "properties": {"choices": {"type": "array"}, "usage": {"type": ["object", "null"]}},
     },
+    "Event": {
+        "type": "object",
+        "description": "one event: an engine's chunk as JSON, or [DONE], or an error where the answer broke off",
+        "required": ["data"],
+        "properties": {"data": {"type": "string"}},
+    },
     "Models": {
         "type": "object",
         "required": ["object", "data"],
@@ -124,13 +131,16 @@ _FAILURES: Json = {
     "400": _error(Code.BAD_REQUEST, text="The request is wrong; or an engine says so."),
     "401": _NO_KEY,
     "404": _error(Code.MODEL_NOT_FOUND, text="No such model here; or an engine says so."),
+    "408": _error(Code.TOO_SLOW, text="The body did not come in time."),
     "413": _error(Code.TOO_LARGE, text="The body is too large."),
     "422": _error(text="An engine says that the request cannot be processed."),
-    "429": _error(text="An engine says that it is asked too much."),
+    "429": _error(Code.BUSY, text="As much as the router or an engine takes is in flight."),
     "431": _error(Code.HEADERS_TOO_LARGE, text="The request's head is too large."),
     "500": _error(Code.INTERNAL, text="A mistake in the router or in an engine."),
     "502": _error(Code.UPSTREAM_ERROR, text="No engine answered."),
-    "503": _error(Code.NO_NODE, Code.DRAINING, text="No engine can serve, or the router shuts down."),
+    "503": _error(
+        *(Code.NO_NODE, Code.P_UNAVAILABLE, Code.DRAINING), text="No engine can serve, or the router shuts down."
+    ),
     "504": _error(Code.UPSTREAM_TIMEOUT, text="An engine was silent for too long."),
 }
 _SESSION: list[Json] = [
@@ -163,7 +173,7 @@ def _turn(name: str, summary: str, schema: str) -> Json:
                 "headers": _TURN_HEADERS,
                 "content": {
                     "application/json": {"schema": _ref("Answer")},
-                    "text/event-stream": {"schema": {"type": "string"}},
+                    "text/event-stream": {"schema": _ref("Event")},
                 },
             },
             **_FAILURES,
@@ -204,4 +214,4 @@ DOCUMENT: Json = {
     },
 }
 
-assert all(int(status) in {*STATUS.values(), 422, 429} for status in _FAILURES)
+assert all(int(status) in {*STATUS.values(), 422} for status in _FAILURES)

@@ -41,6 +41,7 @@ class FakeEngine:
     engine_id: str = "engine"
     """What it says at /query, as a Mooncake bootstrap server does; empty: 404."""
     metrics: str = 'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="25000"} 1.0\n'
+    middlewares: list[Any] = field(default_factory=list)
     port: int = 0
     _runner: web.AppRunner | None = None
 
@@ -54,7 +55,7 @@ class FakeEngine:
         return len(self.bodies)
 
     async def start(self) -> None:
-        app = web.Application(client_max_size=64 << 20)
+        app = web.Application(client_max_size=64 << 20, middlewares=self.middlewares)
         app.router.add_post("/v1/chat/completions", self._handle)
         app.router.add_post("/v1/completions", self._handle)
         app.router.add_get("/health", self._health)

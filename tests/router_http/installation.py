@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from uvicorn.server import ServerState
 
 from router.admission import Admission
-from router.app import create_app
+from router.app import HotRoutes, create_app
 from router.clock import Clock
 from router.connectors import ADDRESSES, CONNECTORS
 from router.connectors.protocol import ConnectorOptions
@@ -25,7 +25,7 @@ from router.current import Current
 from router.dispatch import Dispatcher, DispatchOptions
 from router.door import Door
 from router.doors import Doors
-from router.metrics import RouterMetrics
+from router.metrics import RouterMetrics, page
 from router.models import Directory, Pool
 from router.nodes import NodeWatch, endpoints
 from router.p_down import PrefillDownPolicy
@@ -51,7 +51,14 @@ class Installation:
     upstream: Upstream
     server: ServerState
     registry: CollectorRegistry
+    directory: Directory
+    serve_with: Callable[[Directory], None]
     records: list[TurnRecord] = field(default_factory=list)
+
+    def set_directory(self, directory: Directory) -> None:
+        """From the next connection on, serve these models."""
+        self.directory = directory
+        self.serve_with(directory)
 
     def busy(self) -> dict[str, object]:
         """All that must be nothing when nothing is in flight."""
@@ -82,6 +89,10 @@ class Installation:
                 return
             await asyncio.sleep(0.01)
         raise AssertionError(f"still busy: {self.busy()}")
+
+    def metrics_page(self) -> str:
+        """All of the router's metrics, as they are reported."""
+        return page(self.registry)
 
     def metric(self, name: str, **labels: str) -> float:
         """A sample of the router's metrics, 0 where there is none."""
@@ -175,16 +186,22 @@ async def installation(
     await upstream.start()
     await watch.probe_all()
     directory = Directory([Pool(model, core, dispatcher, watch, upstream)])
-    passthrough = Passthrough(directory, metrics, dispatcher.options, passed)
     door = entrance or Door(1000)
+
+    def app_of(models: Directory) -> HotRoutes:
+        return create_app(models, Passthrough(models, metrics, dispatcher.options, passed), doors)
+
     config = uvicorn.Config(
-        create_app(directory, passthrough, doors),
+        app_of(directory),
         http=door.protocol,  # type: ignore[arg-type]
         log_config=None,
         access_log=False,
     )
     config.load()
     server = ServerState()
+
+    def serve_with(models: Directory) -> None:
+        config.loaded_app = app_of(models)
 
     def protocol() -> asyncio.Protocol:
         return config.http_protocol_class(config=config, server_state=server, app_state={})  # type: ignore[call-arg]
@@ -194,7 +211,10 @@ async def installation(
     port = listener.sockets[0].getsockname()[1]
     pulse = asyncio.ensure_future(dispatcher.pulse.run())
     try:
-        yield Installation(f"http://127.0.0.1:{port}", core, dispatcher, watch, upstream, server, registry, records)
+        url = f"http://127.0.0.1:{port}"
+        yield Installation(
+            url, core, dispatcher, watch, upstream, server, registry, directory, serve_with, records=records
+        )
     finally:
         pulse.cancel()
         await asyncio.gather(pulse, return_exceptions=True)

@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.body import Api, ClientRequest, assistant_identity, decode_body, parse, parse_answer, prefill_body
+from router.body import (
+    MAX_COUNT,
+    OURS,
+    Api,
+    ClientRequest,
+    assistant_identity,
+    decode_body,
+    parse,
+    parse_answer,
+    prefill_body,
+)
 from router.errors import Code, RequestError
 
 HANDLE = {"do_remote_prefill": True, "remote_block_ids": [[1, 2]], "remote_engine_id": "P0"}
@@ -57,8 +67,10 @@ VALUES = st.recursive(
     max_leaves=8,
 )
 KNOWN = {
-    *("model", "messages", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "echo"),
-    *("prompt_logprobs", "use_beam_search", "conversation_id", "kv_transfer_params", "prompt", "prompt_embeds"),
+    *("model", "messages", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "best_of", "echo"),
+    *("prompt_logprobs", "use_beam_search", "conversation_id", "prompt", "prompt_embeds"),
+    *("vllm_xargs", "extra_args", "sampling_params"),
+    *OURS,
 }
 
 
@@ -127,7 +139,9 @@ def test_p_is_asked_for_one_token_and_for_nothing_that_needs_more():
         ',"stream":true,"stream_options":{"include_usage":true},"max_tokens":500,"max_completion_tokens":400,'
         '"min_tokens":20,"n":1,"best_of":1,"logprobs":true,"top_logprobs":5,"response_format":{"type":"json_object"},'
         '"structured_outputs":{"regex":"a+"},"guided_json":{},"guided_regex":"a","guided_choice":["a"],'
-        '"guided_grammar":"g","temperature": 0.70,"tools":[ {"type":"function"} ],"chat_template_kwargs":{ "x":1 },'
+        '"guided_grammar":"g","guided_decoding_backend":"x","guided_whitespace_pattern":"x","structural_tag":{},'
+        '"logprob_token_ids":[1],"thinking_token_budget":9,"stream_interval":2,"repetition_detection":{},'
+        '"temperature": 0.70,"tools":[ {"type":"function"} ],"chat_template_kwargs":{ "x":1 },'
         '"cache_salt":"s","stop":["a"],"stop_token_ids":[7],"ignore_eos":false,"seed":7'
     )
     body = raw(prefill_body(chat(more), HANDLE))
@@ -185,7 +199,11 @@ def test_ps_copy_of_a_completion_has_the_one_max_field_that_there_is():
         (',"max_completion_tokens":7', 7),
         (',"max_tokens":5,"max_completion_tokens":7', 7),
         (',"max_tokens":null,"max_completion_tokens":null', None),
-        (',"max_tokens":99999999999999999999', 99999999999999999999),
+        (',"max_tokens":5.0', 5),
+        (',"max_tokens":5e2', 500),
+        (',"max_tokens":99999999999999999999', MAX_COUNT),
+        (',"max_tokens":1' + "0" * 400, MAX_COUNT),
+        (',"max_tokens":1e308', MAX_COUNT),
     ],
 )
 def test_the_newer_max_field_counts(more: str, expected: int | None):
@@ -199,6 +217,7 @@ def test_the_newer_max_field_counts(more: str, expected: int | None):
         (Api.CHAT, ',"n":1', False),
         (Api.CHAT, ',"n":null,"prompt_logprobs":null,"echo":false,"use_beam_search":false', False),
         (Api.CHAT, ',"n":2', True),
+        (Api.COMPLETIONS, ',"prompt":"x","best_of":2', True),
         (Api.CHAT, ',"echo":true', True),
         (Api.CHAT, ',"prompt_logprobs":0', True),
         (Api.CHAT, ',"use_beam_search":true', True),
@@ -266,9 +285,13 @@ SECRET = "a-secret"
         (b'{"model":"m","messages":{"a-secret":1}}', "messages"),
         (b'{"model":"m","messages":[{"content":"a-secret"}]}', "messages[0] has no role"),
         (b'{"model":"m","messages":[{"role":7,"content":"a-secret"}]}', "messages[0] has no role"),
-        (b'{"model":"m","messages":[{"role":"user","content":"a-secret\xff"}]}', "messages"),
+        (b'{"model":"m","messages":[{"role":"user","content":"a-secret\xff"}]}', "no UTF-8"),
+        (b'{"model":"m","messages":[{"role":"user"}],"x":"a-secret\xff"}', "no UTF-8"),
+        (b'{"model":"m","messages":[{"role":"user"}],"stream_options":{"a-secret\\ud800":1}}', "no JSON object"),
+        (b'{"model":"m","messages":[{"role":"user"}],"vllm_xargs":{"a-secret\\ud800":1}}', "no JSON object"),
         (b'{"model":"m","max_tokens":"a-secret"}', "max_tokens"),
         (b'{"model":"m","max_tokens":1.5}', "max_tokens"),
+        (b'{"model":"m","n":1e400}', "out of range"),
         (b'{"model":"m","max_tokens":true}', "max_tokens"),
         (b'{"model":"m","max_completion_tokens":["a-secret"]}', "max_completion_tokens"),
         (b'{"model":"m","stream":"a-secret"}', "stream"),
@@ -292,10 +315,30 @@ def test_no_tokens_are_no_request(field: str, value: int):
     assert error.param == field
 
 
-@pytest.mark.parametrize("value", ["{}", "null", '{"do_remote_prefill":true,"remote_block_ids":[[1]]}'])
-def test_a_client_may_not_hand_over_kv(value: str):
-    error = refusal(f'{{"model":"m","messages":[{USER}],"kv_transfer_params":{value}}}'.encode())
-    assert error.param == "kv_transfer_params"
+@pytest.mark.parametrize("name", sorted(OURS))
+@pytest.mark.parametrize("value", ["{}", "null", '{"do_remote_prefill":true,"remote_block_ids":[[1]]}', '"10.0.0.1"'])
+def test_a_client_may_not_hand_over_kv(name: str, value: str):
+    error = refusal(f'{{"model":"m","messages":[{USER}],"{name}":{value}}}'.encode())
+    assert error.param == name
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        '"vllm_xargs":{"kv_transfer_params":"x"}',
+        '"vllm_xargs": {"a":1,"\\u006bv_transfer_params":"x"}',
+        '"extra_args":{"remote_host":"10.0.0.1"}',
+        '"sampling_params":{"extra_args":{"kv_transfer_params":{}}}',
+        '"\\u006bv_transfer_params":{}',
+        '"kv_transfer_params":{},"kv_transfer_params":null',
+    ],
+)
+def test_nor_by_another_way(more: str):
+    refusal(f'{{"model":"m","messages":[{USER}],{more}}}'.encode())
+
+
+def test_other_arguments_of_engines_are_let_through():
+    assert raw(decode_body(chat(',"vllm_xargs":{"a":1},"sampling_params":7'), None))["vllm_xargs"] == b'{"a":1}'
 
 
 def test_a_completion_needs_a_prompt():
