@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from estimators.rate import EventRate
 from router.core import Waiting
-from router.wire import NodeView, Report
+from router.wire import NodeView, Report, SourceView
 from slos.counts import Count, SloCounts
 from slos.objective import Slo
 from slos.revisions import revisions
@@ -202,12 +202,26 @@ class Intake:
         return {name: view.report.pin_x for name, view in self.speaking(now_s).items() if view.report.pin_x is not None}
 
     def nodes(self, now_s: float) -> tuple[str, tuple[NodeView, ...]]:
-        """(router, nodes) of the newest report that still counts."""
-        speaking = self.speaking(now_s)
-        if not speaking:
-            return "", ()
-        name, view = max(speaking.items(), key=lambda item: item[1].reported_s)
-        return name, view.report.nodes
+        """(routers, nodes): the nodes of each model as the newest report on them that still counts has them."""
+        found = self._newest(now_s)
+        return ", ".join(name for name, _, _ in found), tuple(node for _, _, nodes in found for node in nodes)
+
+    def sources(self, now_s: float) -> tuple[SourceView, ...]:
+        """Who told of these nodes."""
+        return tuple(source for _, view, _ in self._newest(now_s) for source in view.report.sources)
+
+    def _newest(self, now_s: float) -> list[tuple[str, RouterView, tuple[NodeView, ...]]]:
+        """What each router is believed of the nodes, newest first. Nodes of several models have names that begin with
+        the model's, and each model is a router of its own."""
+        newest = sorted(self.speaking(now_s).items(), key=lambda item: item[1].reported_s, reverse=True)
+        seen: set[str] = set()
+        found = []
+        for name, view in newest:
+            fresh = tuple(node for node in view.report.nodes if node.id.rpartition("/")[0] not in seen)
+            seen.update(node.id.rpartition("/")[0] for node in fresh)
+            if fresh or not found:
+                found.append((name, view, fresh))
+        return found
 
     def qps(self, model: str, now_s: float) -> float:
         """Ended turns per second of one model."""

@@ -79,7 +79,6 @@ def mount_nodes(app: FastAPI, loop: ControlLoop) -> None:
     async def get_nodes() -> Response:
         now_s = loop.monotonic()
         reporter, nodes = loop.intake.nodes(now_s)
-        view = loop.intake.routers(now_s).get(reporter or "")
         orders, problem = Orders(), ""
         try:
             orders = await asyncio.to_thread(read_orders, folder)
@@ -89,7 +88,7 @@ def mount_nodes(app: FastAPI, loop: ControlLoop) -> None:
             {
                 "nodes_as_seen_by": reporter,
                 "nodes": [asdict(node) for node in nodes],
-                "sources": [] if view is None else [asdict(source) for source in view.report.sources],
+                "sources": [asdict(source) for source in loop.intake.sources(now_s)],
                 "orders": asdict(orders),
                 "problem": problem,
             }

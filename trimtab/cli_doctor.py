@@ -48,7 +48,7 @@ def doctor(
             "replica": (*settings.replica, *(replica or ())),
         }
         check_addresses(**pools, engine=tuple(urls or ()))
-        key = secret_from_env(api_key_env)
+        key = secret_from_env(api_key_env or settings.engine_key_env)
     except SpecError as error:
         fail("\n".join(str(problem) for problem in error.problems))
     except (ValueError, StartError) as error:

@@ -27,7 +27,15 @@ from . import cli_fit
 from .console import fail, out
 from .doctor.visit import at_start
 from .fault_file import load_faults
-from .processes import EXIT_SETTINGS, StartError, read_settings, save_settings, set_up_logging, state_dir
+from .processes import (
+    EXIT_SETTINGS,
+    StartError,
+    read_settings,
+    save_settings,
+    secret_from_env,
+    set_up_logging,
+    state_dir,
+)
 from .settings import Settings, default_state_dir, load_settings
 from .supervisor import Supervisor
 
@@ -302,9 +310,12 @@ def _share(text: str) -> float:
 
 def _served_model(settings: Settings) -> str:
     """What the engines call their model, if one of them answers now; else `*`."""
+    key = secret_from_env(settings.engine_key_env)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
     for url in (*settings.decode, *settings.replica, *settings.prefill):
+        request = urllib.request.Request(f"{url.rstrip('/')}/v1/models", headers=headers)
         try:
-            with urllib.request.urlopen(f"{url.rstrip('/')}/v1/models", timeout=MODEL_PROBE_S) as response:
+            with urllib.request.urlopen(request, timeout=MODEL_PROBE_S) as response:
                 name = json.load(response)["data"][0]["id"]
         except (OSError, ValueError, KeyError, IndexError, TypeError):
             continue
@@ -315,24 +326,42 @@ def _served_model(settings: Settings) -> str:
 
 def _print(settings: Settings) -> None:
     """The effective configuration, once."""
-    shown = {
-        "clients": f"http://{settings.host}:{settings.port}/v1",
-        "page": f"http://{settings.admin_host}:{settings.admin_port}/",
-        "model": settings.model,
-        "prefill": ", ".join(settings.prefill) or "none",
-        "decode": ", ".join(settings.decode) or "none",
-        "replicas": ", ".join(settings.replica) or "none",
-        "hand-over": settings.connector
-        + "".join(f", {url} at {address}" for url, address in settings.addresses().items()),
-        "SLOs": ", ".join(f"{slo.name} ({slo.objective:.4g} {slo.signal.value})" for slo in settings.slos)
-        or "none declared",
-        "control": f"{settings.law}, start price {settings.price:g}, signal {settings.signal}"
-        if settings.pin_x is None
-        else f"pinned to x={settings.pin_x:g}",
-        "state": settings.state_dir,
-        "pid": str(os.getpid()),
-    }
-    for name, value in shown.items():
+    shown = [
+        ("clients", f"http://{settings.host}:{settings.port}/v1"),
+        ("page", f"http://{settings.admin_host}:{settings.admin_port}/"),
+    ]
+    for each in settings.each_model:
+        shown += [
+            ("model", ", ".join((each.model, *each.aliases))),
+            ("prefill", ", ".join(each.prefill) or "none"),
+            ("decode", ", ".join(each.decode) or "none"),
+            ("replicas", ", ".join(each.replica) or "none"),
+            (
+                "hand-over",
+                each.connector + "".join(f", {url} at {address}" for url, address in each.addresses().items()),
+            ),
+        ]
+    shown += [
+        (
+            "keys",
+            ", ".join(filter(None, (settings.api_keys_env, settings.api_keys_file, *dict(settings.tenants).values())))
+            or "none: whoever reaches the port may use it",
+        ),
+        (
+            "SLOs",
+            ", ".join(f"{slo.name} ({slo.objective:.4g} {slo.signal.value})" for slo in settings.slos)
+            or "none declared",
+        ),
+        (
+            "control",
+            f"{settings.law}, start price {settings.price:g}, signal {settings.signal}"
+            if settings.pin_x is None
+            else f"pinned to x={settings.pin_x:g}",
+        ),
+        ("state", settings.state_dir),
+        ("pid", str(os.getpid())),
+    ]
+    for name, value in shown:
         print(f"  {name:9s} {value}", file=sys.stderr)
     sys.stderr.flush()
     state_dir(settings)

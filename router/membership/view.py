@@ -44,7 +44,10 @@ def source_views(roster: Roster | None, now_s: float) -> tuple[SourceView, ...]:
         return ()
     return tuple(
         SourceView(
-            name, len(state.members), None if state.good_s is None else max(0.0, now_s - state.good_s), state.problem
+            f"{roster.prefix}{name}",
+            len(state.members),
+            None if state.good_s is None else max(0.0, now_s - state.good_s),
+            state.problem,
         )
         for name, state in roster.states.items()
     )

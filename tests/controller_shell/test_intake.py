@@ -137,6 +137,15 @@ def test_nodes_are_those_of_the_newest_report() -> None:
     assert name == "b" and [node.id for node in nodes] == ["P0", "D0"]
 
 
+def test_nodes_of_other_models_are_those_of_their_own_routers() -> None:
+    it = intake()
+    it.accept(report(1, router="a"), 0.0)
+    others = tuple(replace(node, id=f"b/{node.id}") for node in report(1).nodes)
+    it.accept(replace(report(1, router="b"), nodes=others), 1.0)
+    name, nodes = it.nodes(1.0)
+    assert name == "b, a" and [node.id for node in nodes] == ["b/P0", "b/D0", "P0", "D0"]
+
+
 def test_models_are_bounded_and_those_with_tables_always_followed() -> None:
     it = intake("wanted")
     flood = tuple(record(model=f"x{i}") for i in range(MAX_MODELS + 5))

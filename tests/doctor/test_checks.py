@@ -55,8 +55,8 @@ CASES: list[tuple[str, Spoil, Level, str, str]] = [
     ("topology", nodes(P0), FAIL, "nobody decodes", "--decode"),
     ("topology", nodes(D0), WARN, "every turn is local", "--prefill"),
     ("topology", nodes(P0, R0), WARN, "no decode node to hand over to", "--decode"),
-    ("api-key", of("D0", wants_key=True), FAIL, "the router sends engines none", "without --api-key"),
-    ("api-key", of("D0", wants_key=True, let_in=False), FAIL, "--api-key-env", "router.api_keys_env"),
+    ("api-key", of("D0", wants_key=True), FAIL, "the router has none", "without --api-key"),
+    ("api-key", of("D0", wants_key=True, let_in=False), FAIL, "--api-key-env", "engine_key_env"),
     ("version", of("D0", version="0.31.1"), WARN, "0.31.1 has not been tested", "0.32"),
     ("version", of("D0", version="0.320"), WARN, "0.320 has not been tested", "0.32"),
     ("version", of("D0", version=None), UNKNOWN, "does not tell", "0.32"),
@@ -217,3 +217,10 @@ def test_a_hand_over_that_nobody_made_is_not_called_good():
     assert found(replace(GOOD, hand_overs=()), "hand-over") == []
     assert HandOver("P0", "D0").pulled_tokens is None and OVER.pulled_tokens == 420.0
     assert P0.role is Role.PREFILL
+
+
+@pytest.mark.parametrize(("let_in", "level"), [(True, Level.OK), (False, FAIL)])
+def test_an_engine_that_takes_the_routers_key_is_well(let_in: bool, level: Level) -> None:
+    facts = of("D0", wants_key=True, let_in=let_in)(GOOD)
+    facts = replace(facts, assumed=replace(facts.assumed, keyed=True))
+    assert {found.level for found in diagnose(facts) if found.check == "api-key" and "D0" in found.nodes} == {level}

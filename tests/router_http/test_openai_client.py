@@ -157,3 +157,141 @@ async def test_a_client_that_closes_its_stream_is_gone():
         await router.settle()
     assert d.aborted == 1
     assert [record.outcome.value for record in router.records] == ["client_gone"]
+
+
+USER: list[Any] = [{"role": "user", "content": "hi"}]
+
+
+def says(answer: dict[str, Any]) -> Any:
+    """An engine that answers with that, unstreamed."""
+    return answers(200, {"id": "x", "object": "chat.completion", "created": 1, "model": "m", **answer})
+
+
+@pytest.mark.parametrize("x", [0.0, 1.0])
+@in_loop
+async def test_everything_that_a_chat_request_can_hold_reaches_d_as_the_client_wrote_it(x: float):
+    p, d = FakeEngine("P0"), FakeEngine("D0")
+    picture = {"type": "image_url", "image_url": {"url": "https://pictures.example/a.png", "detail": "low"}}
+    parts: list[Any] = [{"type": "text", "text": "what is this?"}, picture]
+    schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}, "strict": True}}
+    sent: dict[str, Any] = {
+        "messages": [{"role": "developer", "content": "be brief"}, {"role": "user", "content": parts}],
+        "logprobs": True,
+        "top_logprobs": 2,
+        "stop": ["x", "y"],
+        "response_format": schema,
+        "max_completion_tokens": 20,
+        "max_tokens": 30,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "seed": 7,
+        "presence_penalty": 0.1,
+        "frequency_penalty": 0.2,
+        "logit_bias": {"5": 1},
+        "reasoning_effort": "low",
+        "parallel_tool_calls": False,
+        "tools": TOOLS,
+        "tool_choice": "auto",
+        "user": "u",
+        "metadata": {"a": "b"},
+    }
+    more = {"min_p": 0.1, "chat_template_kwargs": {"enable_thinking": False}, "cache_salt": "s", "priority": 1}
+    async with installation([p], [d], pin_x=x) as router, client(router) as asked:
+        await asked.chat.completions.create(model="lora-a", **sent, extra_body=more)
+        await router.settle()
+    expected = json.loads(json.dumps({"model": "lora-a", **sent, **more}))
+    body = {name: value for name, value in d.bodies[0].items() if name != "kv_transfer_params"}
+    assert body == expected
+    dropped = {"logprobs", "top_logprobs", "stop", "response_format"}
+    ours = {"stream": False, "max_tokens": 1, "max_completion_tokens": 1, "ignore_eos": True}
+    assert {name: value for name, value in p.bodies[0].items() if name != "kv_transfer_params"} == {
+        **{name: value for name, value in expected.items() if name not in dropped},
+        **ours,
+    }
+
+
+@in_loop
+async def test_several_answers_logprobs_and_reasoning_come_as_the_engine_says_them():
+    token = {"token": "a", "logprob": -0.1, "bytes": [97], "top_logprobs": []}
+    choices = [
+        {
+            "index": at,
+            "finish_reason": "stop",
+            "logprobs": {"content": [token], "refusal": None},
+            "message": {"role": "assistant", "content": f"answer {at}", "reasoning_content": "because"},
+        }
+        for at in range(2)
+    ]
+    d = FakeEngine("D0", fault=says({"choices": choices, "usage": {"prompt_tokens": 3, "completion_tokens": 4}}))
+    async with installation([], [d]) as router, client(router) as asked:
+        answer = await asked.chat.completions.create(model="m", messages=USER, n=2, logprobs=True)
+        await router.settle()
+    assert [choice.message.content for choice in answer.choices] == ["answer 0", "answer 1"]
+    assert answer.choices[0].message.model_extra == {"reasoning_content": "because"}
+    logprobs = answer.choices[1].logprobs
+    assert logprobs is not None and logprobs.content is not None and logprobs.content[0].logprob == -0.1
+    assert router.records[0].decision.reason.value == "local_only"
+
+
+@in_loop
+async def test_reasoning_in_a_stream_counts_as_the_answers_beginning():
+    def delta(**said: str) -> bytes:
+        choice = {"index": 0, "delta": said, "finish_reason": None}
+        return (
+            b"data: "
+            + json.dumps({"id": "x", "object": "chat.completion.chunk", "choices": [choice]}).encode()
+            + b"\n\n"
+        )
+
+    d = FakeEngine("D0", fault=streams(ROLE, delta(reasoning="think"), 0.2, delta(content="so"), b"data: [DONE]\n\n"))
+    async with installation([], [d]) as router, client(router) as asked:
+        stream = await asked.chat.completions.create(model="m", messages=USER, stream=True)
+        deltas = [chunk.choices[0].delta async for chunk in stream]
+        await router.settle()
+    assert [(delta.model_extra or {}).get("reasoning") for delta in deltas if not delta.role] == ["think", None]
+    record = router.records[0]
+    assert record.ttft_s is not None and record.ttft_s < record.e2e_s - 0.1
+
+
+@in_loop
+async def test_keys_models_embeddings_and_errors_are_what_the_client_knows():
+    d = FakeEngine("D0")
+    async with installation([], [d], keys=[("web", "right")]) as router, client(router) as asked:
+        with pytest.raises(openai.AuthenticationError) as refused:
+            await asked.chat.completions.create(model="m", messages=USER)
+        assert refused.value.code == "unauthorized"
+        with pytest.raises(openai.AuthenticationError):
+            await asked.models.list()
+        allowed = asked.with_options(api_key="right")
+        assert [model.id async for model in allowed.models.list()] == ["D0"]
+        with pytest.raises(openai.PermissionDeniedError):
+            await allowed.post("/load_lora_adapter", cast_to=object, body={})
+        with pytest.raises(openai.BadRequestError, match="kv_transfer_params"):
+            await allowed.chat.completions.create(
+                model="m", messages=USER, extra_body={"kv_transfer_params": {"remote_host": "10.0.0.1"}}
+            )
+        with pytest.raises(openai.APIStatusError) as large:
+            await allowed.chat.completions.create(model="m", messages=[{"role": "user", "content": "x" * (33 << 20)}])
+        assert large.value.status_code == 413
+
+
+@in_loop
+async def test_completions_with_everything():
+    p, d = FakeEngine("P0"), FakeEngine("D0")
+    async with installation([p], [d]) as router, client(router) as asked:
+        await asked.completions.create(
+            model="m", prompt="Once", logprobs=3, stop="x", n=1, max_tokens=9, extra_body={"min_tokens": 2}
+        )
+        both = await asked.completions.create(model="m", prompt=["Once", "twice"], echo=True, n=2)
+    assert d.bodies[0].pop("kv_transfer_params") and p.bodies[0]["max_tokens"] == 1
+    assert d.bodies[0] == {
+        "model": "m",
+        "prompt": "Once",
+        "logprobs": 3,
+        "stop": "x",
+        "n": 1,
+        "max_tokens": 9,
+        "min_tokens": 2,
+    }
+    assert not {"logprobs", "stop", "n", "min_tokens"} & set(p.bodies[0])
+    assert both.choices and d.bodies[1] == {"model": "m", "prompt": ["Once", "twice"], "echo": True, "n": 2}

@@ -148,6 +148,8 @@ class Assumed:
     engine_signal: bool = False
     keep_alive_s: float = 4.0
     probed: bool = True
+    keyed: bool = False
+    """The router has a key for engines: `models.NAME.engine_key_env`."""
 
 
 @dataclass(frozen=True, slots=True)

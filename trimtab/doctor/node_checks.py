@@ -28,13 +28,20 @@ def reachable(facts: Facts) -> Iterable[Finding]:
 
 
 def open_door(node: Node, assumed: Assumed) -> Finding | None:
-    """The router sends engines no key."""
+    """An engine's key is the router's, too."""
+    if node.wants_key and assumed.keyed:
+        if node.let_in:
+            return ok("takes the router's key")
+        return fail(
+            "the engine takes another API key than the router's",
+            "name the variable that holds the engine's --api-key in models.NAME.engine_key_env",
+        )
     if node.wants_key:
         more = "" if node.let_in else "; without the right one (--api-key-env) the rest is not seen"
         return fail(
-            f"the engine demands an API key, and the router sends engines none{more}",
-            "start it without --api-key (VLLM_API_KEY) on a network that only the router reaches; give clients' keys "
-            "to the router (router.api_keys_env)",
+            f"the engine demands an API key, and the router has none{more}",
+            "name the variable that holds it in models.NAME.engine_key_env; or start the engine without --api-key "
+            "(VLLM_API_KEY) on a network that only the router reaches",
         )
     return ok("needs no API key")
 

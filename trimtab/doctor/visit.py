@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from router.turn import Role
 from router.upstream import KEEPALIVE_S
 
+from ..processes import secret_from_env
 from ..settings import Settings
 from .checks import diagnose
 from .facts import Assumed, Facts
@@ -42,16 +43,27 @@ async def visit(plan: Visit) -> Facts:
 def assumed_of(settings: Settings, *, probed: bool) -> Assumed:
     """What a router with these settings goes by."""
     return Assumed(
-        settings.model, settings.lease_s, settings.connector, settings.signal == "engine", KEEPALIVE_S, probed
+        settings.model,
+        settings.lease_s,
+        settings.connector,
+        settings.signal == "engine",
+        KEEPALIVE_S,
+        probed,
+        bool(settings.engine_key_env),
     )
 
 
 def at_start(settings: Settings) -> list[str]:
     """What `trimtab serve` says of its engines: a line for each thing that they lack, by reading alone and within
-    `START_S`. Engines that do not answer yet are one line."""
+    `START_S` a model. Engines that do not answer yet are one line. Raises StartError."""
+    return [line for each in settings.each_model for line in _of_model(each, settings.further != ())]
+
+
+def _of_model(settings: Settings, several: bool) -> list[str]:
     pools = ((Role.PREFILL, settings.prefill), (Role.DECODE, settings.decode), (Role.REPLICA, settings.replica))
     targets = tuple(Target(url.rstrip("/"), role) for role, urls in pools for url in urls)
-    plan = Visit(targets, assumed_of(settings, probed=False), START_S, watch_idle=False)
+    key = secret_from_env(settings.engine_key_env)
+    plan = Visit(targets, assumed_of(settings, probed=False), START_S, key, watch_idle=False)
     try:
         facts = asyncio.run(asyncio.wait_for(visit(plan), START_S))
     except TimeoutError:
@@ -59,4 +71,5 @@ def at_start(settings: Settings) -> list[str]:
     absent = [node.name for node in facts.nodes if node.problem]
     lines = [f"{' '.join(absent)} not answering yet"] if absent else []
     wrong = [found for found in diagnose(facts) if found.level is Level.FAIL and found.check != "reachable"]
-    return lines + [f"{' '.join(found.nodes)} {found.message}. Fix: {found.fix}".strip() for found in wrong]
+    lines += [f"{' '.join(found.nodes)} {found.message}. Fix: {found.fix}".strip() for found in wrong]
+    return [f"{settings.model}: {line}" if several else line for line in lines]
