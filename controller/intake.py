@@ -215,7 +215,7 @@ class Intake:
         the model's, and each model is a router of its own."""
         newest = sorted(self.speaking(now_s).items(), key=lambda item: item[1].reported_s, reverse=True)
         seen: set[str] = set()
-        found = []
+        found: list[tuple[str, RouterView, tuple[NodeView, ...]]] = []
         for name, view in newest:
             fresh = tuple(node for node in view.report.nodes if node.id.rpartition("/")[0] not in seen)
             seen.update(node.id.rpartition("/")[0] for node in fresh)

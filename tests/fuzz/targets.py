@@ -81,6 +81,33 @@ _AROUND = (
 )
 
 
+_NAMES = (
+    *("model", "messages", "prompt", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "best_of"),
+    *("echo", "prompt_logprobs", "use_beam_search", "conversation_id", "tool_choice", "tools", "prompt_embeds"),
+    *("vllm_xargs", "extra_args", "sampling_params", "min_tokens", "logprobs", "response_format", "ignore_eos", "x"),
+    *("kv_transfer_params", "k\\u0076_transfer_params", "remote_host", "\\ud83d\\ude42", "\\ud83d", "", "a\\u0000b"),
+)
+_VALUES = (
+    *("null", "true", "false", "0", "1", "2", "-1", "1.0", "1.5", "1e2", "1e400", "-0.0", "9" * 25, "1" + "0" * 400),
+    *('""', '"m"', '"\\ud83d\\ude42"', '"\\ud83d"', '"\\u0000"', '"auto"', '"none"', '"required"', "[]", "{}", "[1,2]"),
+    *('["a","b"]', "[[1],[2]]", '[{"role":"user","content":"x"}]', '[{"role":"assistant","content":null}]'),
+    *('{"include_usage":true}', '{"include_usage":false,"continuous_usage_stats":true}', '{"kv_transfer_params":{}}'),
+    *('{"extra_args":{"remote_host":"h"}}', '[{"role":1}]', '[{"role":"user","content":[{"type":"text","text":"x"}]}]'),
+    *("nul", "[1,]", "{1:2}", '"\\x"', "01", "+1", ".5", "NaN", "Infinity", "\ttrue ", "[[[[[[[[1]]]]]]]]"),
+)
+
+
+def _composed(data: bytes) -> bytes:
+    """An object of fields that mean something, by pairs of bytes; a byte of 255 puts the next one in as it is."""
+    parts = [b'"model":"m","messages":[{"role":"user","content":"x"}],"prompt":"x"']
+    for name, value in zip(data[::2], data[1::2], strict=False):
+        if name == 255:
+            parts[-1] += bytes([value])
+        else:
+            parts.append(f'"{_NAMES[name % len(_NAMES)]}":{_VALUES[value % len(_VALUES)]}'.encode())
+    return b"{" + b",".join(parts) + b"}"
+
+
 def _raw(body: bytes) -> dict[str, bytes]:
     return {name: bytes(value) for name, value in msgspec.json.decode(body, type=dict[str, msgspec.Raw]).items()}
 
@@ -88,7 +115,10 @@ def _raw(body: bytes) -> dict[str, bytes]:
 def body(data: bytes) -> None:
     """A body is refused, or both bodies made of it are the client's, value by value, less and plus what is declared."""
     choices, text = _split(data, 2)
-    before, after = _AROUND[choices[0] % len(_AROUND)]
+    if choices[0] & 0x80:
+        before, text, after = b"", _composed(text), b""
+    else:
+        before, after = _AROUND[choices[0] % len(_AROUND)]
     api = Api.CHAT if choices[1] & 1 else Api.COMPLETIONS
     text = before + text + after
     params = PARAMS if choices[1] & 2 else None
@@ -196,7 +226,7 @@ def headers(data: bytes) -> None:
     sent = dict(zip(names, values, strict=False))
     caller = Doors().caller(sent).owner
     tenant = tenant_of(b"k" * 32, caller)
-    assert caller is None or caller not in tenant
+    assert caller is None or len(caller) < 4 or caller not in tenant
     passed = forwarded(sent, ("traceparent", "tracestate", "authorization"))
     assert all(value.isascii() and value.isprintable() and value for value in passed.values())
     text = data.decode("latin-1")
@@ -241,6 +271,8 @@ SEEDS: dict[str, list[bytes]] = {
         b'\3\3{"include_usage":null,"continuous_usage_stats":true}',
         b'\4\2["a","b"]',
         b"\4\0[[1],[2]]",
+        b"\x80\3\3\1\4\x1e\5\x0a\7\5",
+        b"\x80\2\x10\x1f\x11\x20\x12\x21\x0d\x15",
     ],
     "slo_file": [
         b"version: 1\nslos:\n  - {name: a, objective: p99(ttft) <= 2s, match: {turn: '>=2'}}\n",
