@@ -11,6 +11,9 @@ GET  /openapi.json                            these routes, described
 
 from __future__ import annotations
 
+import logging
+from contextlib import suppress
+
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
@@ -21,6 +24,8 @@ from .errors import STATUS, Code, RequestError, error_body
 from .models import Directory
 from .openapi import DOCUMENT
 from .passthrough import Passthrough
+
+log = logging.getLogger("trimtab.app")
 
 OWN = {
     **dict.fromkeys((api.value for api in Api), "POST"),
@@ -43,6 +48,14 @@ class HotRoutes:
         if scope["type"] != "http":
             await self._rest(scope, receive, send)
             return
+        try:
+            await self._serve(scope, receive, send)
+        except Exception:
+            log.exception("a request failed inside the router")
+            with suppress(RuntimeError):  # its answer had begun: the connection is closed in the middle of it
+                await fail(send, Code.INTERNAL, "the router failed on this request", [])
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, method = scope["path"], scope["method"]
         takes = OWN.get(path)
         if takes is None:

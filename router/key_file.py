@@ -39,7 +39,7 @@ class KeyFile:
         try:
             if self._stamp() != self._seen:
                 self._read()
-                log.info("%s: %d API keys are in force", self._path, len(self._doors))
+                log.info("%s: API keys in force: %d", self._path, len(self._doors))
             self._problem = ""
         except (BadKeys, OSError) as error:
             text = str(error) if isinstance(error, BadKeys) else f"{self._path}: {error.strerror}"

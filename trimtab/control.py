@@ -33,6 +33,7 @@ from controller.pin import look, noticed
 from controller.scheduler import Job, Scheduler
 from controller.store import Store
 from dashboards.page import mount
+from router.door import Door
 
 from . import __version__
 from .processes import StartError, bound_socket
@@ -69,6 +70,7 @@ class Control:
         server = _Server(
             uvicorn.Config(
                 self.app,
+                http=Door(MAX_CONNECTIONS).protocol,  # type: ignore[arg-type]  # uvicorn calls it like a class
                 log_config=None,
                 access_log=False,
                 lifespan="off",

@@ -9,6 +9,7 @@ import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import aiohttp
@@ -33,6 +34,9 @@ def test_two_models_are_routed_judged_and_controlled_apart(tmp_path: Path):
         profiles = {name: replace(LLAMA_3_1_8B_H100, model=name) for name in ("big", "small")}
         fleets = {name: await serve("1P_1D", profile, base_port=0, speed=20.0) for name, profile in profiles.items()}
         port, admin = free_port(), free_port()
+        keys = tmp_path / "keys.txt"
+        keys.write_text("web:first\n")
+        keys.chmod(0o600)
         config = tmp_path / "trimtab.yaml"
         config.write_text(
             yaml.safe_dump(
@@ -47,7 +51,7 @@ def test_two_models_are_routed_judged_and_controlled_apart(tmp_path: Path):
                         for name, fleet in fleets.items()
                     },
                     "slos": [{"name": "ttft", "objective": "p99(ttft) <= 2s"}],
-                    "router": {"drain": "1s"},
+                    "router": {"drain": "1s", "api_keys_file": "keys.txt"},
                 }
             )
         )
@@ -56,9 +60,10 @@ def test_two_models_are_routed_judged_and_controlled_apart(tmp_path: Path):
             process = subprocess.Popen(
                 [sys.executable, "-m", "trimtab", "serve", str(config)], stdout=log, stderr=subprocess.STDOUT
             )
-            ending.callback(process.wait, 20)
+            ending.callback(process.wait, 60)
             ending.callback(process.terminate)
-            async with asyncio.timeout(90), aiohttp.ClientSession() as http:
+            headers = {"Authorization": "Bearer first"}
+            async with asyncio.timeout(90), aiohttp.ClientSession(headers=headers) as http:
                 await _ready(http, f"{data}/ready", process, tmp_path / "serve.log")
                 await _ready(http, f"{page}/health", process, tmp_path / "serve.log")
                 _, models = await _json(http, f"{data}/v1/models")
@@ -73,6 +78,11 @@ def test_two_models_are_routed_judged_and_controlled_apart(tmp_path: Path):
                 status, unknown = await _json(
                     http, f"{data}/v1/chat/completions", {"model": "none", "messages": [{"role": "user"}]}
                 )
+                keys.write_text("web:second\n")
+                began = monotonic()
+                while (await _json(http, f"{data}/v1/models"))[0] != 401:
+                    assert monotonic() - began < 20
+                    await asyncio.sleep(0.1)
                 while True:
                     _, told = await _json(http, f"{page}/api/v1/status")
                     if set(told["models"]) >= {"big", "small"} and len(told["nodes"]) == 4:
@@ -80,6 +90,8 @@ def test_two_models_are_routed_judged_and_controlled_apart(tmp_path: Path):
                     await asyncio.sleep(0.2)
                 async with http.get(f"{page}/metrics") as response:
                     metrics = await response.text()
+        log_text = (tmp_path / "serve.log").read_text()
+        assert "web" not in log_text and "first" not in log_text and log_text.count("API keys in force: 1") == 2
         assert sorted(card["id"] for card in models["data"]) == ["big", "small"]
         assert (status, unknown["error"]["code"]) == (404, "model_not_found")
         assert sorted(node["id"] for node in told["nodes"]) == ["big/D0", "big/P0", "small/D0", "small/P0"]

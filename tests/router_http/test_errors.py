@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -82,6 +83,14 @@ async def mistake(router: Installation, d: FakeEngine) -> Answer:
     return await ask(router.url, chat("hello"), headers=GOOD)
 
 
+async def mistake_before_the_first_leg(router: Installation, d: FakeEngine) -> Answer:
+    def fails(*args: object) -> None:
+        raise RuntimeError("a secret of the router's")
+
+    router.dispatcher._recogniser = SimpleNamespace(secret=b"k", recognise=fails)  # type: ignore[assignment]
+    return await ask(router.url, chat("hello"), headers=GOOD)
+
+
 async def wrong_method(router: Installation, d: FakeEngine) -> Answer:
     return await get(router.url + CHAT)
 
@@ -107,6 +116,7 @@ REFUSALS: list[tuple[str, Refusal, int, Code]] = [
     ("a long head", sends(chat("x"), **{"X-Long": "a" * 70_000}), 431, Code.HEADERS_TOO_LARGE),
     ("too many at once", crowded, 429, Code.BUSY),
     ("our mistake", mistake, 500, Code.INTERNAL),
+    ("our mistake, early", mistake_before_the_first_leg, 500, Code.INTERNAL),
     ("an engine that breaks off", meets(breaks()), 502, Code.UPSTREAM_ERROR),
     ("an engine without words", meets(streams(b"data: [DONE]\n\n")), 502, Code.UPSTREAM_ERROR),
     ("an engine without an answer", meets(answers(200, b""), stream=False), 502, Code.UPSTREAM_ERROR),
