@@ -156,8 +156,11 @@ class Settings:
 
     @property
     def each_model(self) -> tuple[Settings, ...]:
-        """The settings of every model, the first one's first; none has `further`."""
-        return (replace(self, further=()), *self.further)
+        """The settings of every model, the first one's first; none has `further`. What is not a model's own is this
+        one's, whatever has been changed since the file was read."""
+        names = ("model", *_OWN_OF_A_MODEL)
+        first = replace(self, further=())
+        return (first, *(replace(first, **{name: getattr(other, name) for name in names}) for other in self.further))
 
     def checked(self) -> Settings:
         """These settings, if they can work together. Raises ValueError with what to change, a line for each."""
@@ -169,7 +172,7 @@ class Settings:
             self,
             state_dir=folder,
             forward_headers=check_forwarded(self.forward_headers),
-            further=tuple(replace(other, state_dir=folder).checked() for other in self.further),
+            further=tuple(replace(other, state_dir=folder) for other in self.each_model[1:]),
         )
 
     def conflicts(self) -> list[str]:

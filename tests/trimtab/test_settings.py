@@ -214,6 +214,14 @@ def test_models_have_pools_of_their_own_and_the_rest_in_common():
     assert [each.further for each in settings.each_model] == [(), ()]
 
 
+def test_what_a_flag_changes_holds_for_every_model():
+    settings = dataclasses.replace(parsed(TWO), host="127.0.0.2", pin_x=0.5, source="emulated", lease_s=20.0)
+    assert [(each.host, each.pin_x, each.source) for each in settings.checked().each_model] == [
+        ("127.0.0.2", 0.5, "emulated")
+    ] * 2
+    assert [each.lease_s for each in settings.each_model] == [20.0, 30.0]  # the first model's own
+
+
 def test_the_children_read_several_models_too(tmp_path):
     settings = dataclasses.replace(parsed(TWO), state_dir=str(tmp_path)).checked()
     path = save_settings(settings)
