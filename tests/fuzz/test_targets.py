@@ -11,6 +11,8 @@ from .targets import SEEDS, TARGETS
 FOUND: list[tuple[str, bytes]] = [
     ("body", b'\3\3{"in\xebclude":true}'),  # a key within stream_options that is no UTF-8: 500
     ("body", b'\3\3{"\\ud800":true}'),
+    ("headers", b"/v1/d.."),  # a part of a path that only ends in dots: passed on, and stays below /v1/
+    ("headers", b"bearer e"),
     ("body", b'\1\1"max_tokens":1' + b"0" * 400),  # more than a float holds: 500
 ]
 """(target, what broke it)."""
