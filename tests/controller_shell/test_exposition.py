@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -17,8 +18,9 @@ from controller.metrics import SPECS, ControlCollector, Kind
 from controller.scheduler import Job, Scheduler
 from router.metrics import RouterMetrics, page
 from slos.counts import Count
+from slos.policy import Declaration
 from tests.controller.records import record
-from tests.controller_shell.reports import drive, loop_in, report, turns
+from tests.controller_shell.reports import SLOS, drive, loop_in, report, turns
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
 
@@ -197,3 +199,10 @@ def test_turns_are_taken_into_account_while_ticks_and_reports_come(tmp_path: Pat
     clock.advance(200)
     loop.accept(report(2), clock())
     assert evaluated() == clock() - 200, "no tick since"
+
+
+def test_an_slo_that_a_reload_declares_is_exported_at_zero_at_once_and_one_that_is_gone_no_more(tmp_path: Path) -> None:
+    loop, _ = loop_in(tmp_path)
+    registry = collector(loop)
+    loop.redeclare(Declaration((SLOS[0], replace(SLOS[1], name="new"))))
+    assert counted(registry, "new") == 0.0 and counted(registry, "tpot") is None
