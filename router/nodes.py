@@ -90,7 +90,11 @@ class NodeWatch:
         upstream: Upstream,
         rule: AddressRule | None = None,
         now_s: Callable[[], float] = monotonic,
+        *,
+        leave_slow: bool = True,
     ) -> None:
+        """`now_s`: the core's clock. `leave_slow` off: conversations stay where they are, as a measurement needs it."""
+        self._leave_slow = leave_slow
         self.addresses = addresses
         self.hand_over = hand_over_addresses(addresses)
         """Where nodes hand over, kept true as they come and go."""
@@ -182,8 +186,8 @@ class NodeWatch:
                 if self._now_s() >= due_s:
                     due_s = self._now_s() + PROBE_S
                     await self.probe_all()
-                    assert self._core is not None
-                    self._core.sample_pace(self._now_s())
+                    if self._leave_slow and self._core is not None:
+                        self._core.sample_pace(self._now_s())
                 else:
                     joined, self._joined = self._joined & self.addresses.keys(), set()
                     looks = [self._look(node) for node in self._doubted & self.addresses.keys()]

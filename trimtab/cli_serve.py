@@ -336,6 +336,7 @@ def _print(settings: Settings) -> None:
             ("prefill", ", ".join(each.prefill) or "none"),
             ("decode", ", ".join(each.decode) or "none"),
             ("replicas", ", ".join(each.replica) or "none"),
+            ("more from", ", ".join(each.discover.names) or "an operator only"),
             (
                 "hand-over",
                 each.connector + "".join(f", {url} at {address}" for url, address in each.addresses().items()),

@@ -41,7 +41,18 @@ class Discover:
     kubeconfig: str = ""
 
     def __bool__(self) -> bool:
-        return bool(self.file or self.dns or self.heartbeats or self.kube_namespace)
+        return bool(self.names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sources, in words for people."""
+        told = {
+            f"file {self.file}": self.file,
+            "DNS": self.dns,
+            f"heartbeats at {self.heartbeats}": self.heartbeats,
+            f"EndpointSlices in {self.kube_namespace}": self.kube_namespace,
+        }
+        return tuple(name for name, given in told.items() if given)
 
 
 NOWHERE = Discover()

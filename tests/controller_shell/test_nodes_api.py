@@ -18,7 +18,9 @@ from typer.testing import CliRunner
 from controller.app import create_app
 from controller.metrics import ControlCollector
 from controller.nodes_api import MAX_BYTES, mount_nodes
+from controller.pin import PinFile
 from controller.scheduler import Scheduler
+from controller.status import status
 from router.membership.orders import Orders, orders_from_json, read_orders
 from router.wire import SourceView
 from tests.controller_shell.reports import loop_in, report
@@ -108,6 +110,9 @@ def test_nodes_and_sources_are_shown_with_their_state(control):
         ("D0", "draining", "operator"),
     ]
     assert shown["sources"][0]["problem"].startswith("nodes.yaml:2:9")
+    whole: dict[str, Any] = status(loop, PinFile(), "test")
+    assert whole["sources"] == shown["sources"] and whole["nodes"] == shown["nodes"]
+    assert f"Nodes from file, router router-0: {sources[0].problem}." in whole["warnings"]
     (folder / "nodes.json").write_text("{")
     assert "holds no orders" in client.get("/api/v1/nodes").json()["problem"]
     assert client.get("/internal/v1/nodes").status_code == 500

@@ -33,12 +33,13 @@ def serving(router: Installation) -> set[str]:
     return {node.url for node in router.core.nodes.values() if node.usable}
 
 
-def is_serving(router: Installation, urls: set[str]) -> bool:
-    return serving(router) == urls
+def serves(router: Installation, wanted: set[str]) -> bool:
+    return serving(router) == wanted
 
 
-def went_on(router: Installation, records: int, talks: Sequence[asyncio.Task[int]]) -> bool:
-    return len(router.records) > records or any(talk.done() for talk in talks)
+def answered(router: Installation, turns: int, talks: Sequence[asyncio.Future[int]]) -> bool:
+    """So many, or a client gave up, which the end of the test tells."""
+    return len(router.records) > turns or any(talk.done() for talk in talks)
 
 
 async def turn(router: Installation, name: str, texts: list[str], tokens: int = 12) -> Answer:
@@ -78,8 +79,8 @@ async def test_a_fleet_that_changes_under_traffic_loses_no_answer(monkeypatch: p
             ):
                 told.members = urls(fleet, *names)
                 wanted = {each.url for each in told.members}
-                await until(partial(is_serving, router, wanted), 10.0)
-                await until(partial(went_on, router, len(router.records) + 24, talks), 20.0)
+                await until(partial(serves, router, wanted), 10.0)
+                await until(partial(answered, router, len(router.records) + 24, talks), 20.0)
             told.problem = "the source is away"
             await until(lambda: members.roster.states["told"].problem)
             assert serving(router) == {each.url for each in told.members}, "an error empties no fleet"

@@ -6,10 +6,11 @@ import pytest
 
 from router.breaker import FAILURES, OPEN_S, BreakerState
 from router.turn import NodeId
+from router.upstream import Timeouts
 from tests.robustness.members_fleet import SkippingClock
 from tests.router_http.client import ask, chat, in_loop
 from tests.router_http.fake_engine import FakeEngine
-from tests.router_http.faults import answers, breaks
+from tests.router_http.faults import answers, breaks, hangs
 from tests.router_http.installation import Installation, installation
 
 D0, P0 = NodeId("D0"), NodeId("P0")
@@ -78,4 +79,15 @@ async def test_busy_is_no_failure_and_no_answer():
         for at in range(4 * FAILURES):
             assert (await ask(router.url, chat(f"busy {at}"))).status == 200
         assert state(router, clock) is BreakerState.CLOSED
+        await router.settle()
+
+
+@in_loop
+async def test_five_timeouts_open_it_too():
+    clock, ds = SkippingClock(), [FakeEngine("D0"), FakeEngine("D1")]
+    async with installation([], ds, clock=clock, timeouts=Timeouts(1.0, 0.1, 0.1)) as router:
+        ds[0].fault = hangs()
+        for at in range(4 * FAILURES):
+            assert (await ask(router.url, chat(f"hello {at}"))).status == 200
+        assert ds[0].calls == FAILURES and router.core.openings == {(D0, "timeout"): 1}
         await router.settle()

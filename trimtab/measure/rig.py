@@ -88,7 +88,7 @@ class Rig:
         self.clock = Clock()
         self.records: list[TurnRecord] = []
         self.upstream = Upstream(Timeouts(first_byte_s=TIMEOUT_S))
-        self.watch = NodeWatch(dict(addresses), self.upstream)
+        self.watch = NodeWatch(dict(addresses), self.upstream, now_s=self.clock.now_s, leave_slow=False)
         self._current = Current(Publication(1, {"main": Policy(1, {}, Weights(1, 1), provenance="calibration")}))
         self.core = RouterCore(
             self._current,
