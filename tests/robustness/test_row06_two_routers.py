@@ -8,10 +8,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from tests.router_http.client import CHAT, in_loop
 from tests.router_http.fake_engine import FakeEngine
 from tests.router_http.router_process import router_process
+
+pytestmark = pytest.mark.slow
 
 CONVERSATIONS = 1000
 NODES = 4
@@ -64,12 +67,12 @@ async def test_both_send_a_conversation_to_the_same_node_and_only_those_of_a_nod
         assert max(Counter(before.values()).values()) <= 1.25 * CONVERSATIONS / NODES
 
         await engines[0].stop()
-        for router in routers:
-            await first_turns(router.url, names)
+        for router, asked in ((routers[0], names), (routers[1], names[::5])):
+            await first_turns(router.url, asked)
             after = taken(engines)
-            moved = {name for name in names if after[name] != before[name]}
-            assert moved == {name for name in names if before[name] == "D0"}
-            assert len(moved) / CONVERSATIONS < 0.35
+            moved = {name for name in asked if after[name] != before[name]}
+            assert moved == {name for name in asked if before[name] == "D0"}
+            assert len(moved) / len(asked) < 0.35
     for engine in engines[1:]:
         assert engine.running == 0
         await engine.stop()

@@ -57,6 +57,7 @@ async def test_row_7_two_hundred_sessions_with_one_system_prompt_of_8k_tokens_sp
         await at_rest(fleet)
 
 
+@pytest.mark.slow
 @in_loop
 async def test_row_12_a_health_loop_at_100_ms_does_not_skew_the_load(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(nodes, "PROBE_S", 0.1)

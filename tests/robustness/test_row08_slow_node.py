@@ -17,6 +17,7 @@ from tests.router_http.emulated import MODEL, emulated
 CONVERSATIONS = 9
 
 
+@pytest.mark.slow
 @in_loop
 async def test_new_turns_leave_a_slow_node_and_no_conversation_moves_twice(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(nodes, "PROBE_S", 0.2)
