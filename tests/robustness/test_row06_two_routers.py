@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.router_http.client import CHAT, in_loop
+from tests.router_http.client import CHAT
 from tests.router_http.fake_engine import FakeEngine
 from tests.router_http.router_process import router_process
 
@@ -19,6 +19,7 @@ pytestmark = pytest.mark.slow
 CONVERSATIONS = 1000
 NODES = 4
 AT_ONCE = 16
+LIMIT_S = 240.0
 
 
 async def first_turns(url: str, names: list[str]) -> None:
@@ -47,8 +48,11 @@ def taken(engines: list[FakeEngine]) -> dict[str, str]:
     return found
 
 
-@in_loop
-async def test_both_send_a_conversation_to_the_same_node_and_only_those_of_a_node_that_goes_move(tmp_path: Path):
+def test_both_send_a_conversation_to_the_same_node_and_only_those_of_a_node_that_goes_move(tmp_path: Path):
+    asyncio.run(asyncio.wait_for(scene(tmp_path), LIMIT_S))
+
+
+async def scene(tmp_path: Path) -> None:
     engines = [FakeEngine(f"D{at}") for at in range(NODES)]
     names = [f"conversation-{at}" for at in range(CONVERSATIONS)]
     for engine in engines:
