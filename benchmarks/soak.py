@@ -66,9 +66,14 @@ class Seen:
 Fault = Callable[[Emulated, random.Random], Awaitable[None]]
 
 
+def any_of(at: Emulated, dice: random.Random) -> str:
+    """A node of those behind the router: R0 stands alone, and says what is right."""
+    return dice.choice([name for name in at.fleet.nodes if name != "R0"])
+
+
 async def dies(at: Emulated, dice: random.Random) -> None:
     """A node's process ends, and is back after a while."""
-    name = dice.choice(list(at.fleet.nodes))
+    name = any_of(at, dice)
     at.fleet.kill(name)
     await asyncio.sleep(3.0)
     await at.fleet.revive(name)
@@ -91,14 +96,14 @@ async def frozen_page(at: Emulated, dice: random.Random) -> None:
 
 async def forgets(at: Emulated, dice: random.Random) -> None:
     """A node's prefix cache is reset."""
-    at.fleet.nodes[dice.choice(list(at.fleet.nodes))].evict()
+    at.fleet.nodes[any_of(at, dice)].evict()
 
 
 def by_rule(**values: str) -> Fault:
     """Requests are struck by a rule for a while."""
 
     async def fault(at: Emulated, dice: random.Random) -> None:
-        made: tuple[Rule, ...] = (rule(values),)
+        made: tuple[Rule, ...] = tuple(rule({"node": role} | values) for role in ("P", "D"))
         at.fleet.rules.replace(made)
         await asyncio.sleep(4.0)
         at.fleet.rules.replace(())
@@ -128,7 +133,7 @@ FAULTS: tuple[Fault, ...] = (
 
 
 async def _condition(at: Emulated, dice: random.Random, condition: Condition) -> None:
-    node = at.fleet.nodes[dice.choice(list(at.fleet.nodes))]
+    node = at.fleet.nodes[any_of(at, dice)]
     node.set_condition(condition)
     await asyncio.sleep(4.0)
     node.set_condition(Condition())

@@ -40,6 +40,10 @@ LOOKED_AT = 500
 """Copies newer than one's own, at most, of which the inflow is learned."""
 
 
+MAX_HELD = 200_000
+"""Copies in the books of one node, at most: a node that does not tell its memory would have them all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Idle:
     """A conversation's idle copy: when it was last used, and what the node has used since, itself included. None where
@@ -164,7 +168,7 @@ class Ledger:
         self._evict()
 
     def _evict(self) -> None:
-        while self.total > self.room_tokens and self.held:
+        while self.held and (self.total > self.room_tokens or len(self.held) > MAX_HELD):
             self._pop()
 
     def _pop(self) -> None:

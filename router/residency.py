@@ -145,6 +145,7 @@ class Residency:
         known.live_total += tokens - known.live.get(key, (0, 0.0))[0]
         known.live[key] = (tokens, now_s)
         known.live.move_to_end(key)
+        self.live_tokens(node, now_s)  # and those that are no longer live go
 
     def live_tokens(self, node: NodeId, now_s: float) -> int:
         """Tokens of the node's live conversations."""

@@ -163,3 +163,12 @@ def test_totals_add_up_and_entries_stay_few_whatever_happens(steps):
         assert len(books.held) <= 2 * stores + 1
         assert books.foreign_hz >= 0
         assert books.own_tokens <= books.total + 1e-6
+
+
+def test_copies_are_bounded_in_number_too(monkeypatch):
+    monkeypatch.setattr("router.ledger.MAX_HELD", 3)
+    ledger = Ledger(10**9)
+    for at in range(10):
+        ledger.store(key(f"c{at}"), 100, float(at))
+    assert len(ledger.held) == 3 and ledger.total == 300
+    assert ledger.tokens(key("c9")) == 100 and ledger.tokens(key("c0")) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -11,7 +12,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from router.breaker import FAILURES
 from router.membership.roster import Roster
-from router.metrics import LATENCY_BUCKETS_S, RouterMetrics, bounds, page
+from router.metrics import LATENCY_BUCKETS_S, SPECS, RouterMetrics, bounds, page
 from router.turn import NodeId, Reason
 from slos.objective import Condition, Outcome, Signal, Slo
 from slos.policy import Declaration
@@ -112,6 +113,15 @@ def test_a_long_id_is_cut_to_what_openmetrics_allows():
     registry, metrics = made()
     metrics.ended(record(ttft_s=0.3), "x" * 256)
     assert {len("request_id" + value) for value in exemplars(registry).values()} == {128}
+
+
+def test_every_metric_of_the_router_is_in_the_reference_with_its_labels():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "metrics.md").read_text()
+    rows = {line.split("`")[1].removesuffix("_total"): line for line in page.splitlines() if line.startswith("| `")}
+    for spec in SPECS:
+        assert spec.name in rows, spec.name
+        labels = ", ".join(f"`{label}`" for label in spec.labels) or "–"
+        assert f"| {labels} | {spec.help} |" in rows[spec.name], rows[spec.name]
 
 
 # -- membership --------------------------------------------------------------------------------------------------------
