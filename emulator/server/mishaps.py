@@ -108,9 +108,9 @@ class Interrupted(Stream):
                 # A reset takes along what the peer has not read yet.
                 asyncio.get_running_loop().call_later(0.02, self._transport.abort)
             case Trouble.ERROR:
-                self._over.set()  # what comes now says so
-                with self._turn.host.clock:
+                with self._turn.host.clock:  # which lets overdue tokens come first
                     self._turn.abort()
+                self._over.set()  # what comes now says so
             case Trouble.STALL if self._mishap.for_s < inf:
                 asyncio.get_running_loop().call_later(self._mishap.for_s, self._go_on)
 

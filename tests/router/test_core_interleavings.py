@@ -132,6 +132,10 @@ def check_books(play: Play) -> None:
     """The counters are those of the turns in flight."""
     core = play.run.core
     assert core.flights() == play.flying
+    in_flight = {flight.turn.request_id for flight in play.flying}
+    assert core.leases._open.keys() <= in_flight
+    assert all(flight.turn.request_id not in core.leases._open for flight in play.flying if flight.watch.first_s)
+    assert sum(core.leases.held(play.run.now_s).values()) <= sum(core.leases.stranded.values())
     for node, load in core.load.items():
         here = [flight for flight in play.flying if flight.decoding and flight.placement.decode == node]
         assert load.sequences == len(here)
@@ -150,6 +154,7 @@ def check_rest(run: Fleet) -> None:
     """Nobody is on the way, so nothing is booked and nothing is pinned."""
     core = run.core
     assert core.flights() == []
+    assert not core.leases.open()
     assert core.waiting(run.now_s) == []
     for node in core.nodes:
         assert run.load(node) == (0, 0, 0, 0)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from typer.testing import CliRunner
 
 from emulator.rules import Condition, Mishap, Pages, Trouble
 from slos.spec import SpecError
+from trimtab.cli import app
 from trimtab.fault_file import load_faults, parse_faults
 
 GOOD = """\
@@ -41,3 +43,11 @@ def test_a_file_that_is_not_there_is_told(tmp_path):
     with pytest.raises(SpecError) as told:
         load_faults(tmp_path / "none.yaml")
     assert "cannot be read" in str(told.value.problems[0])
+
+
+def test_emulate_tells_what_is_wrong_with_its_file_and_does_not_start(tmp_path):
+    path = tmp_path / "faults.yaml"
+    path.write_text("version: 1\nrequests: [{fault: quake}]\n")
+    told = CliRunner().invoke(app, ["emulate", "1D", "--port", "0", "--faults", str(path)])
+    assert told.exit_code == 2
+    assert "faults.yaml:2" in told.stderr and "'quake' is none of status" in told.stderr
