@@ -65,7 +65,7 @@ PASSED = Spec(
 LEG_FAILURES = Spec(
     "trimtab_leg_failures",
     ("node", "kind"),
-    "Upstream requests that failed: refused, timeout, error, a handover that cannot be used, or own_limit (the host's).",
+    "Upstream requests that failed: refused, timeout, error, handover (cannot be used), or own_limit (the host's).",
 )
 IN_FLIGHT = Spec("trimtab_turns_in_flight", (), "Turns accepted and not ended.")
 ATTEMPTS = Spec("trimtab_replanned_turns", (), "Turns that needed more than one plan.")

@@ -85,7 +85,7 @@ async def test_busy_is_no_failure_and_no_answer():
 @in_loop
 async def test_five_timeouts_open_it_too():
     clock, ds = SkippingClock(), [FakeEngine("D0"), FakeEngine("D1")]
-    async with installation([], ds, clock=clock, timeouts=Timeouts(1.0, 0.1, 0.1)) as router:
+    async with installation([], ds, clock=clock, timeouts=Timeouts(1.0, 0.5, 0.5)) as router:
         ds[0].fault = hangs()
         for at in range(4 * FAILURES):
             assert (await ask(router.url, chat(f"hello {at}"))).status == 200
