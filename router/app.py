@@ -17,7 +17,7 @@ from contextlib import suppress
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
-from .answers import Receive, Scope, Send, answer, beside
+from .answers import Receive, Scope, Send, answer, beside, fail
 from .body import Api
 from .doors import Doors
 from .errors import STATUS, Code, RequestError, error_body

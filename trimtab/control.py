@@ -77,7 +77,6 @@ class Control:
                 server_header=False,
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=SHUTDOWN_S,
-                limit_concurrency=MAX_CONNECTIONS,
             )
         )
         serving = asyncio.create_task(server.serve(sockets=[listener]))
