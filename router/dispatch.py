@@ -554,7 +554,7 @@ class Dispatcher:
     def _note_failure(self, exchange: _Exchange, leg: Leg, error: NodeError) -> None:
         kind = "timeout" if isinstance(error, NodeTimeout) else "refused" if error.refused else "error"
         self.metrics.leg_failed(str(leg.node), kind)
-        log.warning("request %s: %s leg on %s: %s", exchange.request_id, leg.purpose, leg.node, error)
+        log.warning("request %s: %s leg on %s: %s", exchange.request_id, leg.purpose, leg.node, str(error))
         if error.refused:
             self._watch.refused(leg.node)
         elif not isinstance(error, NodeTimeout | _BadAnswer):
@@ -577,7 +577,7 @@ class Dispatcher:
     async def _own_limit(self, exchange: _Exchange, leg: Leg, error: OwnLimit) -> None:
         """This process cannot connect to anybody: that takes no node out, and another would not do."""
         self.metrics.leg_failed(str(leg.node), "own_limit")
-        log.error("request %s: %s", exchange.request_id, error)
+        log.error("request %s: %s", exchange.request_id, str(error))
         if exchange.started:
             await self._break_off(exchange, error)
             return

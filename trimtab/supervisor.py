@@ -28,6 +28,8 @@ STEADY_S = 30.0
 """A child that ran as long is started again at once."""
 CONTROL_STOP_S = 10.0
 LISTENS_S = 5.0
+LAST_S = 10.0
+"""What a router takes after its streams: connections close, the last records are handed over."""
 
 
 @dataclass(slots=True)
@@ -106,9 +108,8 @@ class Supervisor:
                 child.process.send_signal(signal.SIGHUP)
 
     def _end(self) -> None:
-        for child, patience_s in zip(
-            reversed(self._children), (self._settings.drain_s + 5, CONTROL_STOP_S), strict=False
-        ):
+        leaving_s = max(self._settings.drain_s, self._settings.notice_s) + LAST_S
+        for child, patience_s in zip(reversed(self._children), (leaving_s, CONTROL_STOP_S), strict=False):
             if child.process.poll() is None:
                 child.process.send_signal(signal.SIGTERM)
                 try:

@@ -5,19 +5,23 @@ connections between router and engines in use             0; idle ones close by 
 sequences on the engines                                   0
 KV leases on P                                             read, or counted as stranded and expired
 tasks of the loop, descriptors of the process              as before
-objects of the router that a request leaves                none but its conversation
+objects of requests that are over                           none
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
 
+from router.core import Flight
+from router.exchange import Exchange
 from tests.router_http.client import until
 from tests.router_http.emulated import Emulated, emulated
 
@@ -58,6 +62,9 @@ async def settle(installed: Emulated) -> None:
     with installed.fleet.clock:
         installed.fleet.clock.events.run(installed.fleet.clock.now_s)
     assert router.dispatcher.admission.body_bytes == 0
+    gc.collect()
+    left = Counter(type(each).__name__ for each in gc.get_objects() if isinstance(each, Exchange | Flight))
+    assert not left, f"requests that are over are still held: {left}"
 
 
 def _descriptors() -> int:
