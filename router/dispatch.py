@@ -21,33 +21,35 @@ import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from slos.objective import Outcome
 from slos.terms import read_terms
 
 from .admission import Admission, Slot
-from .answers import Receive, Scope, Send, answer, error_event, fail, named, refuse, told
+from .answers import Receive, Scope, Send, named, refuse
 from .blocks import session_of
-from .body import Api, ClientRequest, Usage, assistant_identity, decode_body, parse, parse_answer, prefill_body
+from .body import Api, ClientRequest, Usage, decode_body, parse, parse_answer, prefill_body
 from .clock import Clock
 from .connectors.protocol import Leg, LegReply, Purpose
-from .core import Flight, RouterCore
+from .core import RouterCore
 from .doors import FORWARDED, Caller, Doors, forwarded
+from .endings import Endings
 from .errors import Code, RequestError
+from .exchange import BadAnswer, Exchange, LegsFailed
 from .metrics import RouterMetrics
 from .nodes import NodeWatch
 from .p_down import NoPrefill
 from .placement import NoNode
 from .pulse import Pulse
-from .recognition import Recognised, Recogniser, tenant_of
+from .recognition import Recogniser, tenant_of
 from .record import TurnRecord
 from .sse import Meter
 from .stamps import Stamps, date_s
 from .tokens import TokenRatio
 from .turn import NodeId, Turn
-from .upstream import NodeError, NodeTimeout, OwnLimit, Upstream, UpstreamReply
+from .upstream import NodeError, OwnLimit, Upstream, UpstreamReply
 
 log = logging.getLogger("trimtab.dispatch")
 
@@ -72,32 +74,6 @@ class DispatchOptions:
     """For all of a request's body to come."""
 
 
-@dataclass(slots=True, eq=False)
-class _Exchange:
-    """The state of one request on its way."""
-
-    send: Send
-    request: ClientRequest
-    request_id: str
-    found: Recognised
-    flight: Flight
-    forwarded: Mapping[str, str] = field(default_factory=dict)
-    """The client's headers that go on to engines."""
-    started: bool = False
-    meter: Meter | None = None
-    failure: NodeError | None = None
-    """Of the last leg that failed, for when no other node is left."""
-    work: asyncio.Task[None] | None = None
-    cut: bool = False
-    """The router is leaving and waits no longer."""
-    wire_id: bytes = b""
-    """The request id that the engines got, where it holds addresses that are none of the client's business."""
-
-    def public(self, data: bytes) -> bytes:
-        """What an engine said, with our own id in the place of that one."""
-        return data.replace(self.wire_id, self.flight.turn.request_id.encode()) if self.wire_id else data
-
-
 class ClientGone(Exception):
     """The client closed its connection."""
 
@@ -111,25 +87,6 @@ class Admitted:
     headers: Mapping[bytes, bytes]
     caller: Caller
     slot: Slot
-
-
-class _BadAnswer(NodeError):
-    """A whole answer of a node that failed, to hand on if no other node does better; `final`: at once."""
-
-    def __init__(self, leg: Leg, reply: UpstreamReply, content: bytes, *, final: bool = False) -> None:
-        super().__init__(f"{leg.purpose} answered {reply.status}")
-        self.reply = reply
-        self.content = content
-        self.final = final
-
-
-class _LegsFailed(Exception):
-    """Of two legs sent at once, the first of `legs` failed with that error; the others may have had a part in it."""
-
-    def __init__(self, error: NodeError, *legs: Leg) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.legs = legs
 
 
 class Dispatcher:
@@ -157,17 +114,17 @@ class Dispatcher:
         self._clock = clock
         self._coin = coin
         self._new_id = new_id
-        self._on_record = on_record
         self.metrics = metrics
         self.options = options
         self._doors = doors if doors is not None else Doors()
         self._ratio = TokenRatio()
+        self._endings = Endings(core, watch, recogniser, clock, metrics, self._ratio, on_record)
         self.pulse = Pulse(clock.now_s)
         """Whoever runs the loop runs it too; until then leases count from the sending of P's leg."""
         self._stamps: defaultdict[NodeId, Stamps] = defaultdict(Stamps)
         self.admission = admission if admission is not None else Admission()
         """One for all models of a process."""
-        self._exchanges: set[_Exchange] = set()
+        self._exchanges: set[Exchange] = set()
         self.pool_of: Callable[[str], Dispatcher] = lambda model: self
         """Whose turn a request for that model is. Raises RequestError (404)."""
         self.base_of: Callable[[str], str] = lambda model: model
@@ -291,20 +248,20 @@ class Dispatcher:
         except NoNode as error:
             raise RequestError(Code.NO_NODE, f"no engine can serve this request: {error}") from None
         passed = forwarded(headers, self.options.forward_headers)
-        with self._exchange(_Exchange(send, request, admitted.request_id, found, flight, passed)) as exchange:
+        with self._exchange(Exchange(send, request, admitted.request_id, found, flight, passed)) as exchange:
             await self._see_through(exchange, receive)
 
     @contextmanager
-    def _exchange(self, exchange: _Exchange) -> Iterator[_Exchange]:
+    def _exchange(self, exchange: Exchange) -> Iterator[Exchange]:
         """Around all that happens to a flight: however it is left, the flight has ended."""
         self._exchanges.add(exchange)
         try:
             yield exchange
         finally:
             self._exchanges.discard(exchange)
-            self._end(exchange, Outcome.FAILED)
+            self._endings.end(exchange, Outcome.FAILED)
 
-    async def _see_through(self, exchange: _Exchange, receive: Receive) -> None:
+    async def _see_through(self, exchange: Exchange, receive: Receive) -> None:
         """Until the answer is out, the client is gone, or the router leaves."""
         work = exchange.work = asyncio.ensure_future(self._drive(exchange))
         gone = asyncio.ensure_future(disconnected(receive))
@@ -312,18 +269,18 @@ class Dispatcher:
             await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
             if exchange.cut and (work.cancelled() or not work.done()):
                 await _cancel(work)
-                await self._leave(exchange)
+                await self._endings.leave(exchange)
             elif work.done():
                 await work
             else:
                 await _cancel(work)
-                self._end(exchange, Outcome.CLIENT_GONE)
+                self._endings.end(exchange, Outcome.CLIENT_GONE)
         finally:
             await _cancel(work, gone)
 
     # -- legs ------------------------------------------------------------------------------------------------------
 
-    async def _drive(self, exchange: _Exchange) -> None:
+    async def _drive(self, exchange: Exchange) -> None:
         """Send legs until the answer is out or nothing more can be tried. Ends the flight on every path."""
         core, flight = self._core, exchange.flight
         try:
@@ -331,36 +288,36 @@ class Dispatcher:
             while leg is not None:
                 try:
                     leg = await self._send(exchange, leg)
-                except _LegsFailed as failure:
+                except LegsFailed as failure:
                     error = failure.error
                     if isinstance(error, OwnLimit):
-                        await self._own_limit(exchange, failure.legs[0], error)
+                        await self._endings.own_limit(exchange, failure.legs[0], error)
                         return
-                    if isinstance(error, _BadAnswer) and error.final:
+                    if isinstance(error, BadAnswer) and error.final:
                         core.node_answered(failure.legs[0].node, self._clock.now_s())
-                        self._end(exchange, Outcome.CLIENT_ERROR)
-                        await self._pass_on(exchange, error.reply, error.content)
+                        self._endings.end(exchange, Outcome.CLIENT_ERROR)
+                        await exchange.pass_on(error.reply, error.content)
                         return
-                    self._note_failure(exchange, failure.legs[0], error)
+                    self._endings.note_failure(exchange, failure.legs[0], error)
                     if exchange.started:
-                        await self._break_off(exchange, error)
+                        await self._endings.break_off(exchange, error)
                         return
                     leg = core.leg_failed(flight, self._clock.now_s(), *failure.legs)
         except NoPrefill as error:
-            self._end(exchange, Outcome.FAILED)
-            await fail(exchange.send, Code.P_UNAVAILABLE, str(error), self._headers(exchange))
+            self._endings.end(exchange, Outcome.FAILED)
+            await exchange.fail(Code.P_UNAVAILABLE, str(error))
         except NoNode as error:
-            await self._give_up(exchange, str(error))
+            await self._endings.give_up(exchange, str(error))
         except asyncio.CancelledError:
             raise
         except Exception:
             log.exception("request %s failed inside the router", exchange.request_id)
-            self._end(exchange, Outcome.FAILED)
+            self._endings.end(exchange, Outcome.FAILED)
             if not exchange.started:
-                await fail(exchange.send, Code.INTERNAL, "the router failed on this request", self._headers(exchange))
+                await exchange.fail(Code.INTERNAL, "the router failed on this request")
 
-    async def _send(self, exchange: _Exchange, leg: Leg) -> Leg | None:
-        """Send a leg; the one that follows, or None when the answer is out. Raises _LegsFailed, NoNode."""
+    async def _send(self, exchange: Exchange, leg: Leg) -> Leg | None:
+        """Send a leg; the one that follows, or None when the answer is out. Raises LegsFailed, NoNode."""
         if leg.beside is not None:
             return await self._send_both(exchange, leg, leg.beside)
         try:
@@ -369,10 +326,10 @@ class Dispatcher:
                 return None
             reply = await self._prefill(exchange, leg)
         except NodeError as error:
-            raise _LegsFailed(error, leg) from None
+            raise LegsFailed(error, leg) from None
         return self._follow(exchange, leg, reply)
 
-    async def _send_both(self, exchange: _Exchange, leg: Leg, beside: Leg) -> Leg | None:
+    async def _send_both(self, exchange: Exchange, leg: Leg, beside: Leg) -> Leg | None:
         """The same for D's leg with P's beside it."""
         decode = asyncio.ensure_future(self._decode(exchange, leg, self.options.prefill_timeout_s))
         prefill = asyncio.ensure_future(self._prefill(exchange, beside))
@@ -384,8 +341,8 @@ class Dispatcher:
                     reply = prefill.result()
                 except NodeError as error:
                     if not exchange.started:
-                        raise _LegsFailed(error, beside) from None
-                    self._note_failure(exchange, beside, error)
+                        raise LegsFailed(error, beside) from None
+                    self._endings.note_failure(exchange, beside, error)
                 else:
                     answered = True
                     following = self._follow(exchange, beside, reply)
@@ -395,12 +352,12 @@ class Dispatcher:
                 await decode
             except NodeError as error:
                 suspects = (leg,) if answered or error.refused else (leg, beside)
-                raise _LegsFailed(error, *suspects) from None
+                raise LegsFailed(error, *suspects) from None
             return None
         finally:
             await _cancel(decode, prefill)
 
-    def _follow(self, exchange: _Exchange, prefill: Leg, reply: LegReply) -> Leg:
+    def _follow(self, exchange: Exchange, prefill: Leg, reply: LegReply) -> Leg:
         """The leg after P's reply. Raises NoNode."""
         flight = exchange.flight
         attempts = flight.attempts
@@ -410,7 +367,7 @@ class Dispatcher:
             log.warning("request %s: what %s handed over cannot be used", exchange.request_id, prefill.node)
         return following
 
-    async def _prefill(self, exchange: _Exchange, leg: Leg) -> LegReply:
+    async def _prefill(self, exchange: Exchange, leg: Leg) -> LegReply:
         body = prefill_body(exchange.request, leg.kv_transfer_params)
         sent_s = self._clock.now_s()
         within_s = self.options.prefill_timeout_s + self._upstream.timeouts.prompt_s(self._prompt_tokens(exchange))
@@ -420,7 +377,7 @@ class Dispatcher:
         if reply.status != 200:
             # Less its forced tool call P's copy is another request, which a P without a tool parser refuses: D decides.
             final = self._is_clients_fault(reply.status) and not exchange.request.forces_tool_call
-            raise _BadAnswer(leg, reply, content, final=final)
+            raise BadAnswer(leg, reply, content, final=final)
         parsed = parse_answer(content)
         usage = parsed.usage if parsed is not None and parsed.usage is not None else Usage()
         params = parsed.kv_transfer_params if parsed is not None else None
@@ -434,27 +391,25 @@ class Dispatcher:
             return self.pulse.awake_s
         return min(self.pulse.awake_s, self._stamps[node].left_s(stamp, self._clock.now_s()))
 
-    async def _decode(self, exchange: _Exchange, leg: Leg, wait_s: float = 0.0) -> None:
+    async def _decode(self, exchange: Exchange, leg: Leg, wait_s: float = 0.0) -> None:
         """D's leg, to the end of the answer. Its content may take `wait_s` longer to begin: P's time."""
         body = decode_body(exchange.request, leg.kv_transfer_params)
         within_s = self._upstream.timeouts.headers_s(self._prompt_tokens(exchange), exchange.request.stream)
         async with self._opened(exchange, leg, body, within_s + wait_s) as reply:
             if reply.status != 200:
                 content = await self._content(exchange, reply)
-                raise _BadAnswer(leg, reply, content, final=self._is_clients_fault(reply.status))
+                raise BadAnswer(leg, reply, content, final=self._is_clients_fault(reply.status))
             if exchange.request.stream:
                 await self._relay(exchange, reply, wait_s)
             else:
                 await self._whole(exchange, reply)
 
     @staticmethod
-    def _prompt_tokens(exchange: _Exchange) -> int:
+    def _prompt_tokens(exchange: Exchange) -> int:
         return exchange.flight.features.prompt_tokens
 
     @asynccontextmanager
-    async def _opened(
-        self, exchange: _Exchange, leg: Leg, body: bytes, within_s: float
-    ) -> AsyncIterator[UpstreamReply]:
+    async def _opened(self, exchange: Exchange, leg: Leg, body: bytes, within_s: float) -> AsyncIterator[UpstreamReply]:
         """A leg's answer from its headers on. If it is left before its end the engine sees the close."""
         headers = {
             **exchange.forwarded,
@@ -474,10 +429,10 @@ class Dispatcher:
             reply.abort()
 
     @staticmethod
-    async def _content(exchange: _Exchange, reply: UpstreamReply) -> bytes:
+    async def _content(exchange: Exchange, reply: UpstreamReply) -> bytes:
         return exchange.public(await reply.body(MAX_ANSWER_BYTES))
 
-    async def _relay(self, exchange: _Exchange, reply: UpstreamReply, wait_s: float) -> None:
+    async def _relay(self, exchange: Exchange, reply: UpstreamReply, wait_s: float) -> None:
         """A stream: every byte goes on as it came, less the usage chunk that only we asked for."""
         meter = exchange.meter = Meter(drop_usage=not exchange.request.wants_usage)
         flight, watch = exchange.flight, exchange.flight.watch
@@ -503,17 +458,17 @@ class Dispatcher:
                     continue
                 out = opening
             if out:
-                await self._stream_out(exchange, reply, out)
+                await exchange.stream_out(reply, out)
         rest = exchange.public(meter.finish())
         if meter.errored or not meter.done:
             raise NodeError("the engine reported an error" if meter.errored else "the stream ended without [DONE]")
         if not exchange.started:
             raise NodeError("an empty answer")
         # The record is made before the last byte: whoever has read the end finds the turn counted.
-        self._complete(exchange, meter.usage, meter.chunks, meter.finish_reason, meter.text)
-        await exchange.send({"type": "http.response.body", "body": rest, "more_body": False})
+        self._endings.complete(exchange, meter.usage, meter.chunks, meter.finish_reason, meter.text)
+        await exchange.last(rest)
 
-    async def _whole(self, exchange: _Exchange, reply: UpstreamReply) -> None:
+    async def _whole(self, exchange: Exchange, reply: UpstreamReply) -> None:
         content = await self._content(exchange, reply)
         parsed = parse_answer(content)
         if parsed is None or not parsed.choices:
@@ -521,107 +476,8 @@ class Dispatcher:
         reason = parsed.finish_reason
         if reason == "error":
             raise NodeError("the engine reported an error")
-        self._complete(exchange, parsed.usage, 0, reason, [parsed.text] if parsed.text else None)
-        await self._pass_on(exchange, reply, content)
-
-    # -- ends ------------------------------------------------------------------------------------------------------
-
-    def _complete(
-        self, exchange: _Exchange, usage: Usage | None, chunks: int, finish_reason: str | None, text: list[str] | None
-    ) -> None:
-        flight = exchange.flight
-        if usage is None:  # an engine without usage: what was seen is a lower bound
-            usage = Usage(flight.features.prompt_tokens, max(1, chunks))
-        if finish_reason == "error":
-            self._end(exchange, Outcome.FAILED)
-            return
-        self._ratio.learn(exchange.request.model, exchange.request.prompt_bytes, usage.prompt_tokens)
-        number = flight.number
-        record = self._core.complete(
-            flight, self._clock.now_s(), usage.prompt_tokens, max(1, usage.completion_tokens), usage.cached_tokens
-        )
-        said = assistant_identity("".join(text)) if text else None
-        self._recogniser.answered(exchange.found, number, said)
-        self._on_record(record, exchange.request_id)
-
-    def _end(self, exchange: _Exchange, outcome: Outcome) -> None:
-        if not self._core.is_in_flight(exchange.flight):
-            return
-        tokens = exchange.meter.chunks if exchange.meter is not None else 0
-        record = self._core.end(exchange.flight, self._clock.now_s(), outcome, tokens)
-        self._on_record(record, exchange.request_id)
-
-    def _note_failure(self, exchange: _Exchange, leg: Leg, error: NodeError) -> None:
-        kind = "timeout" if isinstance(error, NodeTimeout) else "refused" if error.refused else "error"
-        self.metrics.leg_failed(str(leg.node), kind)
-        log.warning("request %s: %s leg on %s: %s", exchange.request_id, leg.purpose, leg.node, str(error))
-        if error.refused:
-            self._watch.refused(leg.node)
-        elif not isinstance(error, NodeTimeout | _BadAnswer):
-            self._watch.doubt(leg.node)
-        if not error.refused and not (isinstance(error, _BadAnswer) and error.reply.status < 500):
-            self._watch.failed(leg.node, kind, self._clock.now_s())
-        exchange.failure = error
-
-    async def _give_up(self, exchange: _Exchange, why: str) -> None:
-        """No other node is left: the last engine's own answer if it gave one, else our word for it."""
-        failure = exchange.failure
-        timed_out = isinstance(failure, NodeTimeout)
-        self._end(exchange, Outcome.TIMED_OUT if timed_out else Outcome.FAILED)
-        if isinstance(failure, _BadAnswer):
-            await self._pass_on(exchange, failure.reply, failure.content)
-            return
-        code = Code.UPSTREAM_TIMEOUT if timed_out else Code.UPSTREAM_ERROR
-        await fail(exchange.send, code, f"no engine answered this request: {why}", self._headers(exchange))
-
-    async def _own_limit(self, exchange: _Exchange, leg: Leg, error: OwnLimit) -> None:
-        """This process cannot connect to anybody: that takes no node out, and another would not do."""
-        self.metrics.leg_failed(str(leg.node), "own_limit")
-        log.error("request %s: %s", exchange.request_id, str(error))
-        if exchange.started:
-            await self._break_off(exchange, error)
-            return
-        self._end(exchange, Outcome.FAILED)
-        await fail(exchange.send, Code.BUSY, "this router is at a limit of its host", self._headers(exchange))
-
-    async def _leave(self, exchange: _Exchange) -> None:
-        """The router waits no longer for this answer."""
-        self._end(exchange, Outcome.FAILED)
-        why = "this router is shutting down and could not wait for the end of this answer"
-        if exchange.started:
-            event = error_event(Code.DRAINING, why)
-            await exchange.send({"type": "http.response.body", "body": event, "more_body": False})
-        else:
-            await fail(exchange.send, Code.DRAINING, why, self._headers(exchange))
-
-    async def _break_off(self, exchange: _Exchange, error: NodeError) -> None:
-        """The stream broke after bytes went out: say so in the stream, and do not pretend that it is done."""
-        self._end(exchange, Outcome.TIMED_OUT if isinstance(error, NodeTimeout) else Outcome.FAILED)
-        code = Code.UPSTREAM_TIMEOUT if isinstance(error, NodeTimeout) else Code.UPSTREAM_BROKE_OFF
-        event = error_event(code, "the engine broke off in the middle of this answer")
-        if exchange.meter is not None and exchange.meter.errored:
-            event = b""  # the engine has said so itself
-        await exchange.send({"type": "http.response.body", "body": event, "more_body": False})
-
-    async def _pass_on(self, exchange: _Exchange, reply: UpstreamReply, content: bytes) -> None:
-        await answer(exchange.send, reply.status, content, reply.content_type, self._headers(exchange))
-
-    async def _start(self, exchange: _Exchange, reply: UpstreamReply) -> None:
-        exchange.started = True
-        headers = [
-            (b"content-type", reply.content_type.encode()),
-            (b"cache-control", b"no-cache"),
-            *self._headers(exchange),
-        ]
-        await exchange.send({"type": "http.response.start", "status": reply.status, "headers": headers})
-
-    async def _stream_out(self, exchange: _Exchange, reply: UpstreamReply, data: bytes) -> None:
-        if not exchange.started:
-            await self._start(exchange, reply)
-        await exchange.send({"type": "http.response.body", "body": data, "more_body": True})
-
-    def _headers(self, exchange: _Exchange) -> list[tuple[bytes, bytes]]:
-        return told(exchange.flight, exchange.request_id)
+        self._endings.complete(exchange, parsed.usage, 0, reason, [parsed.text] if parsed.text else None)
+        await exchange.pass_on(reply, content)
 
     @staticmethod
     def _is_clients_fault(status: int) -> bool:

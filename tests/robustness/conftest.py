@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from router.core import Flight
-from router.dispatch import _Exchange as Exchange
+from router.exchange import Exchange
 from tests.router_http.client import until
 from tests.router_http.emulated import Emulated, emulated
 
