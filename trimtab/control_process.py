@@ -81,7 +81,7 @@ def _extend(control: Control, settings: Settings) -> None:
     loop.sections["engines"] = lambda: engine_status(scraper, loop.outputs)
     if settings.signal == "engine":
         loop.engine = scraper.slo_readings
-    service = Path(settings.state_dir).name if settings.model == "*" else settings.model
+    service = Path(settings.state_dir).name if settings.model == "*" or settings.further else settings.model
     alerting = Alerting(
         settings.declaration,
         loop.ledgers,

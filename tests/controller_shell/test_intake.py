@@ -17,7 +17,7 @@ from controller.intake import (
     Intake,
     IntakeFull,
 )
-from router.wire import WaitingTurn
+from router.wire import SourceView, WaitingTurn
 from slos.counts import Count
 from slos.revisions import revision
 from tests.controller.records import TPOT, record
@@ -141,9 +141,19 @@ def test_nodes_of_other_models_are_those_of_their_own_routers() -> None:
     it = intake()
     it.accept(report(1, router="a"), 0.0)
     others = tuple(replace(node, id=f"b/{node.id}") for node in report(1).nodes)
-    it.accept(replace(report(1, router="b"), nodes=others), 1.0)
+    source = SourceView("b/static", 2, 0.0, "")
+    it.accept(replace(report(1, router="b"), nodes=others, sources=(source,)), 1.0)
     name, nodes = it.nodes(1.0)
     assert name == "b, a" and [node.id for node in nodes] == ["b/P0", "b/D0", "P0", "D0"]
+    assert it.sources(1.0) == (source,)
+
+
+def test_a_node_that_the_newest_report_on_its_model_leaves_out_is_gone() -> None:
+    it = intake()
+    it.accept(report(1, router="a"), 0.0)
+    it.accept(replace(report(1, router="b"), nodes=report(1).nodes[1:]), 1.0)
+    name, nodes = it.nodes(1.0)
+    assert name == "b" and [node.id for node in nodes] == ["D0"]
 
 
 def test_models_are_bounded_and_those_with_tables_always_followed() -> None:

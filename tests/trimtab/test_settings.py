@@ -222,6 +222,11 @@ def test_what_a_flag_changes_holds_for_every_model():
     assert [each.lease_s for each in settings.each_model] == [20.0, 30.0]  # the first model's own
 
 
+def test_where_one_model_finds_its_nodes_is_not_where_another_does():
+    big, small = parsed(TWO.replace("table: big.json", "discover: {file: nodes.yaml}")).checked().each_model
+    assert (bool(big.discover), bool(small.discover)) == (True, False)
+
+
 def test_the_children_read_several_models_too(tmp_path):
     settings = dataclasses.replace(parsed(TWO), state_dir=str(tmp_path)).checked()
     path = save_settings(settings)

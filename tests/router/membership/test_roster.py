@@ -41,6 +41,12 @@ def test_nodes_are_named_by_role_in_the_order_told():
     assert found.reconcile(IDLE) == []
 
 
+def test_names_of_one_model_among_several_begin_with_its_own():
+    found = Roster(("file",), "llm", "llm/")
+    found.offer("file", [p("a"), d("b")], 0.0)
+    assert said(found.reconcile(IDLE)) == [("join", "llm/P0"), ("join", "llm/D0")]
+
+
 def test_a_node_that_left_drains_first_and_goes_when_nothing_of_it_is_in_flight():
     found = roster(d("a"), d("b"))
     found.offer("file", [d("b")], 1.0)

@@ -297,6 +297,15 @@ def test_orders_are_given_followed_and_taken_back(tmp_path: Path):
     assert read_orders(tmp_path).version == 4
 
 
+def test_where_several_models_are_served_an_added_node_is_that_models_which_it_names(tmp_path: Path):
+    line, source = Line("admin"), OrdersSource(tmp_path, several=True)
+    change_orders(tmp_path, lambda orders: orders.add(Added("http://a:1", "decode", model="llm")))
+    change_orders(tmp_path, lambda orders: orders.add(Added("http://b:1", "decode")))
+    change_orders(tmp_path, lambda orders: orders.drain(Drained("http://a:1")))
+    source.look(line.tell)
+    assert line.urls == ["http://a:1"] and line.roster.drained == {"http://a:1"}
+
+
 @pytest.mark.parametrize(
     "change",
     [
