@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -153,21 +153,27 @@ class Dispatcher:
 
     async def handle(self, api: Api, scope: Scope, receive: Receive, send: Send) -> None:
         """One POST on a hot route, from its headers to its last byte."""
-        async with self.admitted(scope, send, self._turned_away) as admitted:
+
+        async def serve(admitted: Admitted) -> None:
             request = parse(api, await self.read(receive, admitted.slot))
             await self.pool_of(request.model)._serve(request, admitted, receive, send)
 
-    @asynccontextmanager
-    async def admitted(
-        self, scope: Scope, send: Send, turned_away: Callable[[], None] = lambda: None
-    ) -> AsyncIterator[Admitted]:
-        """Around one request: it has a place, its caller may come in, and what it is refused for is answered.
-        `turned_away` is called where there is no place for it."""
+        await self.admit(scope, send, serve, self._core.refuse_unread)
+
+    async def admit(
+        self,
+        scope: Scope,
+        send: Send,
+        serve: Callable[[Admitted], Awaitable[None]],
+        turned_away: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Serve one request if there is a place for it and its caller may come in; what it is refused for is answered.
+        `turned_away` is called where there is no place."""
         headers = dict(scope["headers"])
         request_id = _text(headers.get(b"x-request-id")) or self._new_id()
         try:
             with self.admission.slot() as slot:
-                yield Admitted(request_id, headers, self._doors.caller(headers), slot)
+                await serve(Admitted(request_id, headers, self._doors.caller(headers), slot))
         except RequestError as error:
             if error.code in (Code.BUSY, Code.DRAINING):
                 turned_away()
@@ -175,9 +181,6 @@ class Dispatcher:
             await refuse(send, error, [named(request_id)])
         except ClientGone:
             self.metrics.refused("client_gone")
-
-    def _turned_away(self) -> None:
-        self._core.refuse_unread()
 
     def new_id(self) -> str:
         """A request id for engines: two clients may choose the same."""

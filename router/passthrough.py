@@ -52,8 +52,7 @@ class Passthrough:
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, from its headers to its last byte."""
-        async with self._directory.front.admitted(scope, send) as admitted:
-            await self._serve(admitted, scope, receive, send)
+        await self._directory.front.admit(scope, send, lambda admitted: self._serve(admitted, scope, receive, send))
 
     async def _serve(self, admitted: Admitted, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises RequestError, ClientGone."""

@@ -129,7 +129,9 @@ REFUSALS: list[tuple[str, Refusal, int, Code]] = [
 
 @pytest.mark.parametrize(("refusal", "status", "code"), [entry[1:] for entry in REFUSALS], ids=[e[0] for e in REFUSALS])
 @in_loop
-async def test_every_refusal_has_its_status_and_the_shape_that_clients_know(refusal: Refusal, status: int, code: Code):
+async def test_every_refusal_has_its_status_and_the_shape_that_clients_know(
+    refusal: Refusal, status: int, code: Code, caplog: pytest.LogCaptureFixture
+):
     d = FakeEngine("D0")
     options = DispatchOptions(prefill_timeout_s=0.3, max_body_bytes=2000, body_timeout_s=0.3)
     timeouts = Timeouts(1.0, 0.3, 0.3)
@@ -141,6 +143,7 @@ async def test_every_refusal_has_its_status_and_the_shape_that_clients_know(refu
     assert answer.error["type"] == TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     assert isinstance(answer.error["message"], str) and "secret" not in answer.error["message"]
     assert answer.headers["content-type"] == "application/json"
+    assert any(record.exc_info for record in caplog.records) == (code is Code.INTERNAL)
 
 
 def test_every_code_is_met_above_or_in_a_stream():
