@@ -15,7 +15,10 @@ and means "at least". The guess reads high, because a tail thins out within its 
 24 % on average for lognormal latencies (sigma .8 to .3, n = 300), by 85 % at worst; Prometheus' linear one by 21
 to 29 %. So a law that runs on it is right about an SLO only if the SLO is an edge: 1 or 2.5 s, 25 or 50 ms.
 
-Left out: how sure a quantile of few samples is (`exceedance`), and sums that give a lone value exactly.
+`Histogram.quantile` is about the values counted; `Histogram.estimate` about the distribution that they came from,
+which few values say little of: the buckets' edges around the bounding ranks of `quantile`.
+
+Left out: correlation between values, and sums that give a lone value exactly.
 """
 
 import math
@@ -25,7 +28,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from .quantile import rank
+from .protocol import Estimate
+from .quantile import CONFIDENCE, bound_ranks, rank
 
 SCRAPES = 4
 """20 s at a scrape every 5 s; rates over fewer scrapes are mostly the phase of the scrape."""
@@ -103,6 +107,23 @@ class Histogram:
         part = max(0.0, (wanted - 0.5 - below) / (self.counts[at] - below))
         value = low * (high / low) ** part if low > 0.0 else high * part
         return BucketQuantile(min(max(value, low), high), low, high, n)
+
+    def estimate(self, q: float, now_s: float, confidence: float = CONFIDENCE) -> Estimate:
+        """The q-quantile of the distribution, each bound one-sided at `confidence`.
+
+        `high` is None below the number of values that allows one, and where it lies above the last finite edge.
+        """
+        quantile = self.quantile(q)
+        if quantile is None:
+            return Estimate(None, None, None, self.n, now_s)
+        low_rank, high_rank = bound_ranks(self.n, q, confidence)
+        low = None if low_rank is None else self._bucket(low_rank)[0]
+        high = math.inf if high_rank is None else self._bucket(high_rank)[1]
+        return Estimate(quantile.value, low, None if high == math.inf else high, self.n, now_s)
+
+    def _bucket(self, wanted: int) -> tuple[float, float]:
+        at = min(bisect_left(self.counts, wanted), len(self.edges) - 1)
+        return (self.edges[at - 1] if at else 0.0), self.edges[at]
 
     def share_above(self, limit: float) -> tuple[float, float] | None:
         """The least and the most that the share of values > limit can be; equal where the limit is an edge."""

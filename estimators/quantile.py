@@ -17,9 +17,10 @@ effect).
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Self
 
-from .protocol import Estimate
+from .protocol import Estimate, State, plain
 
 CONFIDENCE = 0.95
 
@@ -60,19 +61,42 @@ def bound_ranks(n: int, q: float, confidence: float = CONFIDENCE) -> tuple[int |
     return (n - k if n > k else None), high
 
 
+def fewest_samples(q: float, confidence: float = CONFIDENCE) -> int:
+    """The least n from which the largest sample bounds the q-quantile from above: q^n <= 1 - confidence.
+
+    299 for a P99 at .95, 459 at .99. Raises ValueError unless 0 < q < 1 and 0 < confidence < 1.
+    """
+    if not 0.0 < q < 1.0 or not 0.0 < confidence < 1.0:
+        raise ValueError(f"no number of samples for q={q}, confidence={confidence}")
+    # As in `bound_ranks` the tail is compared, so that both agree to the last sample.
+    n = max(1, math.floor(math.log1p(-confidence) / math.log(q)) - 1)
+    while bound_ranks(n, q, confidence)[1] is None:
+        n += 1
+    return n
+
+
 class WindowedQuantile:
     """The q-quantile of the samples of the last `slices` ticks, and of those since.
 
     Memory is at most (slices + 1) x cap_per_slice values; how a fuller slice is thinned is told at `_Slice`.
     """
 
-    __slots__ = ("_cap_per_slice", "_closed", "_min_samples", "_open", "_q", "_rolled_s")
+    __slots__ = ("_cap_per_slice", "_closed", "_confidence", "_min_samples", "_open", "_q", "_rolled_s")
 
-    def __init__(self, q: float, slices: int = 3, min_samples: int = 20, cap_per_slice: int = 4096) -> None:
-        """Raises ValueError unless 0 < q < 1, slices >= 1 and cap_per_slice >= 2."""
-        if not 0.0 < q < 1.0 or slices < 1 or cap_per_slice < 2:
-            raise ValueError(f"no window for q={q}, slices={slices}, cap_per_slice={cap_per_slice}")
+    def __init__(
+        self,
+        q: float,
+        slices: int = 3,
+        min_samples: int = 20,
+        cap_per_slice: int = 4096,
+        confidence: float = CONFIDENCE,
+    ) -> None:
+        """Raises ValueError unless 0 < q < 1, slices >= 1, cap_per_slice >= 2 and 0 < confidence < 1."""
+        if not 0.0 < q < 1.0 or slices < 1 or cap_per_slice < 2 or not 0.0 < confidence < 1.0:
+            given = f"q={q}, slices={slices}, cap_per_slice={cap_per_slice}, confidence={confidence}"
+            raise ValueError(f"no window for {given}")
         self._q = q
+        self._confidence = confidence
         self._min_samples = max(1, min_samples)
         self._cap_per_slice = cap_per_slice
         self._open = _Slice(cap_per_slice)
@@ -86,7 +110,12 @@ class WindowedQuantile:
         self._open.add(value)
 
     def roll(self, now_s: float) -> None:
-        """Closes the open slice. At a tick: first this, then `estimate`. A repeated call does nothing."""
+        """Closes the open slice. At a tick: first this, then `estimate`. A repeated call does nothing.
+
+        Raises ValueError for a time that is none: it would keep the window from ever rolling again.
+        """
+        if not math.isfinite(now_s):
+            raise ValueError(f"{now_s} is not a time")
         if now_s <= self._rolled_s:
             return
         self._rolled_s = now_s
@@ -103,11 +132,58 @@ class WindowedQuantile:
             raise ValueError("NaN is not an age")
         at_least = sorted(known + [(age, 1) for age in extra])
         at_most = sorted(known + [(math.inf, 1) for _ in extra])
-        low_rank, high_rank = bound_ranks(n, self._q)
+        low_rank, high_rank = bound_ranks(n, self._q, self._confidence)
         low = None if low_rank is None else _at(at_least, n - low_rank)
         high = None if high_rank is None else _at(at_most, n - high_rank)
         value = _at(at_least, n - rank(n, self._q))
         return Estimate(value, low, None if high == math.inf else high, n, now_s)
+
+    def merged(self, other: Self) -> Self:
+        """Both windows as one, tick by tick from the newest: exact as far as one that had taken everything is.
+
+        Raises ValueError unless both were made alike.
+        """
+        if self._made() != other._made():
+            raise ValueError(f"windows made with {self._made()} and {other._made()} are not of one quantity")
+        both = type(self)(*self._made())
+        both._rolled_s = max(self._rolled_s, other._rolled_s)
+        both._open.take((*self._open.weighted(), *other._open.weighted()))
+        for at in range(max(len(self._closed), len(other._closed)), 0, -1):
+            part = _Slice(self._cap_per_slice)
+            part.take(
+                pair for each in (self, other) if len(each._closed) >= at for pair in each._closed[-at].weighted()
+            )
+            both._closed.append(part)
+        return both
+
+    def snapshot(self) -> State:
+        """Every value that is kept, with its weight."""
+        parts = (*self._closed, self._open)
+        return {
+            "made": list(self._made()),
+            "rolled_s": None if self._rolled_s == -math.inf else self._rolled_s,
+            "parts": [[[plain(value), weight] for value, weight in part.weighted()] for part in parts],
+        }
+
+    @classmethod
+    def restore(cls, state: State) -> Self:
+        """Raises ValueError for what no `snapshot` gave."""
+        try:
+            q, slices, min_samples, cap, confidence = state["made"]
+            window = cls(float(q), int(slices), int(min_samples), int(cap), float(confidence))
+            window._rolled_s = -math.inf if state["rolled_s"] is None else float(state["rolled_s"])
+            *closed, last = state["parts"]
+            for part in closed:
+                new = _Slice(window._cap_per_slice)
+                new.take((float(value), int(weight)) for value, weight in part)
+                window._closed.append(new)
+            window._open.take((float(value), int(weight)) for value, weight in last)
+        except (KeyError, TypeError, ValueError) as problem:
+            raise ValueError(f"no state of a WindowedQuantile: {problem!r}") from problem
+        return window
+
+    def _made(self) -> tuple[float, int, int, int, float]:
+        return self._q, self._closed.maxlen or 1, self._min_samples, self._cap_per_slice, self._confidence
 
 
 class _Slice:
@@ -129,6 +205,19 @@ class _Slice:
 
     def add(self, value: float) -> None:
         self._ones.append(value)
+        if len(self._ones) + len(self._thinned) > self._cap:
+            self._thin()
+
+    def take(self, pairs: Iterable[tuple[float, int]]) -> None:
+        for value, weight in pairs:
+            if weight < 1 or math.isnan(value):
+                raise ValueError(f"{value} with weight {weight} is not a sample")
+            if weight == 1:
+                self._ones.append(value)
+            else:
+                self._thinned.append((value, weight))
+            if len(self._ones) + len(self._thinned) > 2 * self._cap:
+                self._thin()
         if len(self._ones) + len(self._thinned) > self._cap:
             self._thin()
 

@@ -6,8 +6,9 @@ yet, so it is divided by 1 - exp(-elapsed / T). The result is the geometric mean
 """
 
 import math
+from typing import Self
 
-from .protocol import Estimate
+from .protocol import Estimate, State
 
 HORIZONS_S = (10.0, 60.0)
 MIN_ELAPSED_S = 1.0  # one event a millisecond after the start is no 1000 Hz
@@ -28,9 +29,10 @@ class EventRate:
         self._sums = [0.0] * len(horizons_s)
 
     def update(self, value: float, now_s: float) -> None:
-        """Counts `value` events at `now_s`, 1 for one. Raises ValueError unless it is a number >= 0."""
-        if not 0.0 <= value < math.inf:
-            raise ValueError(f"{value} events")
+        """Counts `value` events at `now_s`, 1 for one. Raises ValueError unless it is a number >= 0, at a time."""
+        # A time of +inf or NaN would stop the clock of this estimator for good.
+        if not (0.0 <= value < math.inf and now_s < math.inf):
+            raise ValueError(f"{value} events at {now_s}")
         self._sums = [total + value for total in self._decayed(now_s)]
         self._last_s = max(self._last_s, now_s)
 
@@ -46,6 +48,41 @@ class EventRate:
         """`rate_hz` without bounds; `n` is the discounted number of events within the longest horizon."""
         longest = max(range(len(self._horizons_s)), key=self._horizons_s.__getitem__)
         return Estimate(self.rate_hz(now_s), None, None, self._decayed(now_s)[longest], now_s)
+
+    def merged(self, other: Self) -> Self:
+        """Both streams as one, counted since the earlier start. Raises ValueError for other horizons."""
+        if self._horizons_s != other._horizons_s:
+            raise ValueError(f"horizons {self._horizons_s} and {other._horizons_s} are not the same")
+        both = type(self)(min(self._start_s, other._start_s), self._horizons_s)
+        both._last_s = max(self._last_s, other._last_s)
+        both._sums = [a + b for a, b in zip(self._decayed(both._last_s), other._decayed(both._last_s), strict=True)]
+        return both
+
+    def snapshot(self) -> State:
+        """Times are the caller's clock: of use only where that goes on."""
+        return {
+            "horizons_s": list(self._horizons_s),
+            "start_s": self._start_s,
+            "last_s": self._last_s,
+            "sums": list(self._sums),
+        }
+
+    @classmethod
+    def restore(cls, state: State) -> Self:
+        """Raises ValueError for what no `snapshot` gave."""
+        try:
+            rate = cls(float(state["start_s"]), tuple(map(float, state["horizons_s"])))
+            rate._last_s = float(state["last_s"])
+            sums = [float(total) for total in state["sums"]]
+        except (KeyError, TypeError, ValueError) as problem:
+            raise ValueError(f"no state of an EventRate: {problem!r}") from problem
+        times = (rate._start_s, rate._last_s)
+        if len(sums) != len(rate._sums) or not all(0.0 <= total < math.inf for total in sums):
+            raise ValueError(f"no state of an EventRate: sums {sums}")
+        if not all(map(math.isfinite, times)) or rate._last_s < rate._start_s:
+            raise ValueError(f"no state of an EventRate: times {times}")
+        rate._sums = sums
+        return rate
 
     def _decayed(self, now_s: float) -> list[float]:
         age_s = max(0.0, now_s - self._last_s)
