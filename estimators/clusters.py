@@ -10,10 +10,10 @@ turns. With m conversations of n_i turns and k_i misses, and p the share of miss
     D^ = m / (m - 1) · sum (k_i - p n_i)² / (p (1 - p) · sum n_i)        (ratio estimator; Kish, Survey Sampling, 1965)
 
 and counts are divided by D before they are bounded. D^ rests on the conversations with a miss, of which there may be
-none or two. It is therefore averaged with what one such conversation would add whose turns are all alike,
+none or two. It is therefore averaged with what two such conversations would add whose turns are all alike,
 D' = sum n_i² / sum n_i:
 
-    D = max(1, (b D^ + D') / (b + 1)),    b = conversations with a miss
+    D = max(1, (b D^ + 2 D') / (b + 2)),    b = conversations with a miss
 
 so that without a miss only conversations count as independent. Without this, upper bounds of 95 % hold 72 to 93 % of
 the time at 1 % misses in 30 to 100 conversations; with it, 94 % or more (docs/explanation/estimators.md).
@@ -23,7 +23,10 @@ All of it needs seven sums over conversations, and sums add: over nodes, and ove
 
 import math
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
+
+PRIOR_CONVERSATIONS = 2.0
+"""With 1, a bound of 95 % held 92.9 % of the time at worst."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class Clusters:
     bad_bad: float = 0.0
 
     def __post_init__(self) -> None:
-        sums = astuple(self)
+        sums = self.sums
         ordered = self.bad <= self.valid <= self.valid_valid and self.with_misses <= self.bad <= self.bad_bad
         if not all(0.0 <= value < math.inf for value in sums) or not ordered:
             raise ValueError(f"{sums} are no sums over conversations")
@@ -56,7 +59,20 @@ class Clusters:
 
     def __add__(self, other: "Clusters") -> "Clusters":
         """Both together, if no conversation is in both."""
-        return Clusters(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+        return Clusters(*(a + b for a, b in zip(self.sums, other.sums, strict=True)))
+
+    @property
+    def sums(self) -> tuple[float, float, float, float, float, float, float]:
+        """All seven, in the order in which they are given."""
+        return (
+            self.conversations,
+            self.with_misses,
+            self.valid,
+            self.bad,
+            self.valid_valid,
+            self.bad_valid,
+            self.bad_bad,
+        )
 
     @property
     def observed_design_effect(self) -> float | None:
@@ -69,11 +85,12 @@ class Clusters:
 
     @property
     def design_effect(self) -> float:
-        """D >= 1; 1 without a turn."""
-        if self.valid <= 0.0:
+        """D >= 1; exactly 1 where every turn is alone, and without one."""
+        if self.valid_valid <= self.valid:
             return 1.0
         alike = self.valid_valid / self.valid
         observed = self.observed_design_effect
         if observed is None:
             return max(1.0, alike)
-        return max(1.0, (self.with_misses * observed + alike) / (self.with_misses + 1.0))
+        prior = PRIOR_CONVERSATIONS
+        return max(1.0, (self.with_misses * observed + prior * alike) / (self.with_misses + prior))

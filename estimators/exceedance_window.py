@@ -15,7 +15,6 @@ Needs scipy (`exceedance`). Left out: discounting within the window.
 import math
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import astuple
 from typing import Self
 
 from .clusters import Clusters
@@ -60,7 +59,7 @@ class WindowedExceedance:
         total = Clusters()
         together: dict[str, tuple[int, int]] = {}
         for part in (*self._closed, self._open):
-            total += part.folded
+            total += part.folded + part.alone
             for name, (bad, valid) in part.counts.items():
                 before = together.get(name, (0, 0))
                 together[name] = (before[0] + bad, before[1] + valid)
@@ -101,7 +100,10 @@ class WindowedExceedance:
             "confidence": self._confidence,
             "rolled_s": None if self._rolled_s == -math.inf else self._rolled_s,
             "parts": [
-                {"folded": list(astuple(part.folded)), "counts": {name: list(two) for name, two in part.counts.items()}}
+                {
+                    "folded": list((part.folded + part.alone).sums),
+                    "counts": {name: list(two) for name, two in part.counts.items()},
+                }
                 for part in (*self._closed, self._open)
             ],
         }
@@ -121,11 +123,13 @@ class WindowedExceedance:
 
 
 class _Slice:
-    """Conversations of one tick: (misses, turns) by name, least recently heard of first, and those summed up."""
+    """Conversations of one tick: (misses, turns) by name, least recently heard of first; those summed up; and turns
+    that are alone."""
 
-    __slots__ = ("counts", "folded")
+    __slots__ = ("_bad_alone", "_valid_alone", "counts", "folded")
 
     def __init__(self) -> None:
+        self._bad_alone = self._valid_alone = 0
         self.counts: dict[str, tuple[int, int]] = {}
         self.folded = Clusters()
 
@@ -141,15 +145,21 @@ class _Slice:
 
     def add(self, name: str | None, bad: int, cap: int) -> None:
         if name is None:
-            self.folded += Clusters.of(((bad, 1),))
+            self._bad_alone += bad
+            self._valid_alone += 1
             return
         before = self.counts.pop(name, (0, 0))
         self.counts[name] = (before[0] + bad, before[1] + 1)
         self._bound(cap)
 
+    @property
+    def alone(self) -> Clusters:
+        bad, valid = float(self._bad_alone), float(self._valid_alone)
+        return Clusters(valid, bad, valid, bad, valid, bad, bad)
+
     def merged(self, other: "_Slice", cap: int) -> "_Slice":
         both = _Slice()
-        both.folded = self.folded + other.folded
+        both.folded = self.folded + self.alone + other.folded + other.alone
         for name in sorted({*self.counts, *other.counts}):
             (bad, valid), (more_bad, more_valid) = self.counts.get(name, (0, 0)), other.counts.get(name, (0, 0))
             both.counts[name] = (bad + more_bad, valid + more_valid)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimators.histogram import BucketQuantile, Histogram, HistogramWindow, Snapshot, increase, merged
+from estimators.protocol import Estimate
 from estimators.quantile import nearest_rank
 
 INF = math.inf
@@ -269,3 +270,26 @@ def test_a_sum_of_quantiles_adds_its_bounds_and_stays_open_above_if_either_is():
     one, two = BucketQuantile(0.3, 0.25, 0.5, 100), BucketQuantile(2.0, 1.0, 2.5, 40)
     assert one + two == BucketQuantile(2.3, 1.25, 3.0, 40)
     assert (one + BucketQuantile(40.0, 40.0, None, 50)).at_least
+
+
+# -- the distribution behind the values -----------------------------------------------------------------------------
+
+
+def test_few_values_have_no_upper_bound_and_a_p99_above_the_last_edge_has_none():
+    few, certain = counted([0.3] * 298), counted([0.3] * 298).quantile(0.99)
+    assert certain is not None
+    assert few.estimate(0.99, 4.0) == Estimate(certain.value, 0.25, None, 298, 4.0)
+    assert counted([0.3] * 299).estimate(0.99, 0.0).high == 0.5
+    above = counted([0.3] * 900 + [90.0] * 100).estimate(0.99, 0.0)
+    assert (above.value, above.low, above.high) == (40.0, 40.0, None)
+    assert counted([]).estimate(0.99, 0.0) == Estimate(None, None, None, 0, 0.0)
+
+
+@settings(derandomize=True)
+@given(latencies, edge_sets, quantiles)
+def test_the_distributions_bounds_hold_those_of_the_values(values, edges, q):
+    histogram = counted(values, edges)
+    estimate, certain = histogram.estimate(q, 0.0), histogram.quantile(q)
+    if certain is not None:
+        assert estimate.low is None or estimate.low <= certain.low
+        assert estimate.high is None or (certain.high is not None and estimate.high >= certain.high)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimators.length import DEFAULT_TOKENS, MAX_MODELS, LengthEstimator, LengthState
+from estimators.length import DEFAULT_TOKENS, MAX_APPS, MAX_MODELS, LengthEstimator, LengthState
 
 
 def after(estimator: LengthEstimator, replies: list[int], model: str = "m") -> LengthState | None:
@@ -90,3 +90,60 @@ def test_the_expectation_lies_within_what_was_seen_or_assumed(replies: list[int]
     seen = [max(1, tokens) for tokens in replies] + [DEFAULT_TOKENS]
     assert min(min(seen), max_tokens or math.inf) * 0.999 <= expected <= max(seen) * 1.001
     assert max_tokens is None or expected <= max_tokens
+
+
+def test_an_application_draws_away_from_its_model_by_its_replies():
+    estimator = LengthEstimator()
+    for _ in range(500):
+        estimator.update("m", None, 1000)
+    seen = [estimator.expected_tokens("m", None, app="terse")]
+    assert seen == [estimator.expected_tokens("m", None)]
+    for replies in (1, 10, 200):
+        for _ in range(replies):
+            estimator.update("m", None, 10, "terse")
+        seen.append(estimator.expected_tokens("m", None, app="terse"))
+    assert seen[0] > seen[1] > seen[2] > seen[3] > 10
+    assert seen[1] > 500 and seen[3] < 15
+    assert estimator.expected_tokens("m", None) > 100
+    assert estimator.expected_tokens("other", None, app="terse") == estimator.expected_tokens("other", None)
+
+
+def test_without_an_application_nothing_changes():
+    named, plain = LengthEstimator(), LengthEstimator()
+    state = None
+    for tokens in (10, 400, 30):
+        state = named.update("m", state, tokens, "app")
+        plain.update("m", None, tokens)
+    assert named.expected_tokens("m", state) == plain.expected_tokens("m", state)
+
+
+def test_further_applications_have_their_models_average():
+    estimator = LengthEstimator()
+    for at in range(MAX_APPS + 5):
+        estimator.update("m", None, 10, f"app-{at}")
+    assert len(estimator._apps) == MAX_APPS
+    assert estimator.expected_tokens("m", None, app=f"app-{MAX_APPS + 1}") == estimator.expected_tokens("m", None)
+
+
+def test_merging_keeps_within_the_bounds_and_forgets_no_model_altogether():
+    first, second = LengthEstimator(), LengthEstimator()
+    for at in range(MAX_MODELS):
+        first.update(f"a{at:02}", None, 10, "app")
+        second.update(f"b{at:02}", None, 1000, "app")
+    both = first.merged(second)
+    assert len(both._models) == MAX_MODELS + 1 and len(both._apps) <= MAX_APPS
+    assert both.expected_tokens("a00", None) == first.expected_tokens("a00", None)
+    assert both.expected_tokens("b00", None) > 500
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"models": [["m", math.nan, 1]], "apps": []},
+        {"models": [["m", 3.0, 0]], "apps": []},
+        {"models": [[f"m{at}", 3.0, 1] for at in range(MAX_MODELS + 2)], "apps": []},
+    ],
+)
+def test_what_is_no_average_is_not_restored(state):
+    with pytest.raises(ValueError, match="no state of a LengthEstimator"):
+        LengthEstimator.restore(state)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from estimators.protocol import Estimate
-from estimators.quantile import WindowedQuantile, bound_ranks, nearest_rank, rank
+from estimators.quantile import WindowedQuantile, bound_ranks, fewest_samples, nearest_rank, rank
 
 quantiles = st.sampled_from([0.5, 0.9, 0.95, 0.99, 0.999])
 
@@ -171,3 +171,26 @@ def test_memory_is_bounded_whatever_comes():
     window = filled((float(at * 7919 % 100_003) for at in range(100_003)), cap_per_slice=2048)
     assert len(window._open.weighted()) <= 2048
     assert window.estimate(0.0).value == nearest_rank(range(100_003), 0.99)
+
+
+@pytest.mark.parametrize(
+    ("q", "confidence", "n"),
+    [(0.99, 0.95, 299), (0.99, 0.99, 459), (0.9, 0.95, 29), (0.5, 0.95, 5), (0.999, 0.95, 2995)],
+)
+def test_so_many_samples_are_the_fewest_with_an_upper_bound(q: float, confidence: float, n: int):
+    assert fewest_samples(q, confidence) == n
+    assert q**n <= 1.0 - confidence < q ** (n - 1)
+    assert bound_ranks(n, q, confidence)[1] == n
+    assert bound_ranks(n - 1, q, confidence)[1] is None
+
+
+@pytest.mark.parametrize(("q", "confidence"), [(0.0, 0.95), (1.0, 0.95), (0.9, 0.0), (0.9, 1.0), (math.nan, 0.95)])
+def test_no_number_of_samples_bounds_what_is_no_quantile(q: float, confidence: float):
+    with pytest.raises(ValueError, match="no number"):
+        fewest_samples(q, confidence)
+
+
+def test_a_window_may_ask_for_more_confidence():
+    values = [float(at) for at in range(400)]
+    assert filled(values).estimate(0.0).high is not None
+    assert filled(values, confidence=0.99).estimate(0.0).high is None
