@@ -9,11 +9,11 @@ and clipped at 4, so that one timeout is no drift; with slack delta,
 and an alarm is raised when either exceeds `bar`; everything is then learnt anew. Mean and deviation go on being
 learnt, slowly, from the clipped samples, so that the error of a short start does not last.
 
-delta = .25 sees shifts from half a deviation on: a median of 20 samples after one of 1.2 deviations, 56 after .6. A
+delta = .25 sees shifts from half a deviation on: a median of 19 samples after one of 1.2 deviations, 51 after .6. A
 bar of 20 makes false alarms rare: by Siegmund's formula (exp(2 delta h) - 2 delta h - 1) / (2 delta²), h = bar + 1.166,
 one in 160,000 independent normal residuals for the two sides together; learning and tails make it more often
-(tests/estimators/test_drift.py has the counts). Page-Hinkley's usual delta = .1 with a bar of 8 would alarm falsely
-every hundred. Samples that come in bursts are not independent: give means per tick.
+(tests/estimators/test_drift.py has the counts). A delta of .1 with a bar of 8 alarms falsely about every ninety
+residuals once it has learnt. Samples that come in bursts are not independent: give means per tick.
 
 State is eleven numbers. Left out: when the drift began, other than `g` having left 0, and what to do about it.
 """

@@ -9,7 +9,7 @@ lag, from the samples themselves).
 A conversation is one cluster over the whole window. Where a tick has more conversations than `cap`, the one least
 recently heard of is summed up; if it comes back it counts as another, so bounds get a little too narrow.
 
-Needs scipy (`exceedance`). Left out: discounting within the window.
+Needs scipy (`exceedance`). Left out: discounting within the window, and the conversations of turns that still wait.
 """
 
 import math
@@ -29,7 +29,7 @@ class WindowedExceedance:
 
     def __init__(self, limit: float, slices: int = 3, cap: int = 4096, confidence: float = CONFIDENCE) -> None:
         """A value above `limit` is a miss. Raises ValueError unless slices and cap are >= 1, 0 < confidence < 1."""
-        if not limit > -math.inf or slices < 1 or cap < 1 or not 0.0 < confidence < 1.0:
+        if not math.isfinite(limit) or slices < 1 or cap < 1 or not 0.0 < confidence < 1.0:
             raise ValueError(f"no window for limit={limit}, slices={slices}, cap={cap}, confidence={confidence}")
         self._limit = limit
         self._cap = cap
@@ -78,7 +78,7 @@ class WindowedExceedance:
         return Estimate(bad / valid if valid else None, least.low, most.high, valid / effect, now_s)
 
     def merged(self, other: Self) -> Self:
-        """Both windows as one, tick by tick from the newest; a conversation in both is one."""
+        """Both windows as one, tick by tick from the newest; a conversation in both is one, if all fit the cap."""
         if (self._limit, self._confidence, self._cap) != (other._limit, other._confidence, other._cap):
             raise ValueError("windows with other limits, caps or confidence are not of one quantity")
         both = type(self)(
