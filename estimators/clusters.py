@@ -15,8 +15,8 @@ D' = sum n_i² / sum n_i:
 
     D = max(1, (b D^ + 2 D') / (b + 2)),    b = conversations with a miss
 
-so that without a miss only conversations count as independent. Without this, upper bounds of 95 % hold 72 to 93 % of
-the time at 1 % misses in 30 to 100 conversations; with it, 94 % or more (docs/explanation/estimators.md).
+so that without a miss only conversations count as independent. By D^ alone, upper bounds of 95 % hold as seldom as 72 %
+of the time (1 % misses in 30 conversations); by D, 94 % or more (docs/explanation/estimators.md).
 
 All of it needs seven sums over conversations, and sums add: over nodes, and over time. No numpy here.
 """
@@ -26,7 +26,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 PRIOR_CONVERSATIONS = 2.0
-"""With 1, a bound of 95 % held 92.9 % of the time at worst."""
+"""With 0, .5, 1 and 2 an upper bound of 95 % held 78.2, 92.5, 93.7 and 94.4 % of the time at worst."""
 
 
 @dataclass(frozen=True, slots=True)
