@@ -12,7 +12,6 @@ from dataclasses import asdict
 from math import inf
 
 from router.policy import Policy
-from router.wire import SourceView
 from slos.objective import Slo
 from slos.promise import promise
 from slos.reduce import SloReading, driving
@@ -69,14 +68,9 @@ def status(loop: ControlLoop, pin: PinFile, version: str) -> dict[str, object]:
         "routers": [_router(loop, name, view, now_s) for name, view in loop.intake.routers(now_s).items()],
         "nodes_as_seen_by": reporter,
         "nodes": [asdict(node) for node in nodes],
-        "sources": [asdict(source) for source in _sources(loop, reporter, now_s)],
+        "sources": [asdict(source) for source in loop.intake.sources(now_s)],
         **{name: _section(section) for name, section in loop.sections.items()},
     }
-
-
-def _sources(loop: ControlLoop, reporter: str, now_s: float) -> tuple[SourceView, ...]:
-    view = loop.intake.routers(now_s).get(reporter)
-    return () if view is None else view.report.sources
 
 
 def _section(section: Callable[[], object]) -> object:

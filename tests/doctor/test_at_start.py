@@ -10,6 +10,7 @@ from aiohttp import web
 from tests.doctor.proxy import Proxy, proxied
 from tests.doctor.test_over_http import uncached
 from tests.emulator_http.harness import MODEL, fleet, in_loop
+from trimtab.discover import Discover
 from trimtab.doctor.visit import START_S, at_start
 from trimtab.settings import Settings
 
@@ -54,3 +55,9 @@ async def test_engines_that_hang_hold_the_start_up_for_seconds_only():
         assert "not looked at" in line and monotonic() - began_s < 5 * START_S
     finally:
         await runner.cleanup()
+
+
+def test_a_fleet_that_is_found_later_is_not_missed_at_the_start():
+    assert at_start(Settings(discover=Discover(file="nodes.yaml"))) == []
+    (line,) = at_start(Settings())
+    assert line.startswith("nobody decodes")

@@ -70,6 +70,7 @@ def _of_model(settings: Settings, several: bool) -> list[str]:
         return [f"not looked at: they take more than {START_S:g} s to answer"]
     absent = [node.name for node in facts.nodes if node.problem]
     lines = [f"{' '.join(absent)} not answering yet"] if absent else []
-    wrong = [found for found in diagnose(facts) if found.level is Level.FAIL and found.check != "reachable"]
+    left_out = {"reachable", "topology"} if settings.discover else {"reachable"}  # others may join later
+    wrong = [found for found in diagnose(facts) if found.level is Level.FAIL and found.check not in left_out]
     lines += [f"{' '.join(found.nodes)} {found.message}. Fix: {found.fix}".strip() for found in wrong]
     return [f"{settings.model}: {line}" if several else line for line in lines]
