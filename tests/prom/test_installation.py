@@ -211,6 +211,9 @@ SOMETIMES = {
     "trimtab_residency_checks",
     "trimtab_foreign_tokens_per_second",
     "trimtab_others_kv_tokens",
+    "trimtab_breaker_openings_total",
+    "trimtab_moves_total",
+    "trimtab_passed_through_total",
 }
 """Documented, and without a sample where nothing of the kind has happened or is configured."""
 
