@@ -38,7 +38,7 @@ async def freed(engines: EngineFleet) -> None:
 
 
 def in_prefill(flight: Flight) -> bool:
-    return flight.sent.purpose is Purpose.PREFILL
+    return flight.leg is not None and flight.leg.purpose is Purpose.PREFILL
 
 
 def in_decode(flight: Flight) -> bool:
