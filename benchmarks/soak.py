@@ -52,7 +52,7 @@ SPARE = 16
 IDLE_S = 8.0
 
 
-CONVERSATIONS = 2_000
+CONVERSATIONS, TURNS_REMEMBERED = 2_000, 4_000
 """Remembered at most: full after the first rounds, so that memory that goes on growing is no table's."""
 
 
@@ -259,6 +259,7 @@ async def soak(total_s: float, fault_s: float, clients: int, seed: int) -> Seen:
     }
     async with emulated("nixl", "2P_2D_1R", speed=SPEED, pin_x=0.5, **limits) as at:
         watching = asyncio.ensure_future(at.router.watch.run())
+        at.router.dispatcher._recogniser.limit = TURNS_REMEMBERED
         # Without keep-alive: what a client leaves open would count as the router's.
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=60)) as session:
