@@ -171,8 +171,8 @@ def measure(
 
 
 def agrees(got: Measured, expected: Measured) -> bool:
-    """TPOT within 5 %, TTFT within 10 % or 10 ms of engine time: at ten times the speed that is 1 ms of the machine's. On
-    an idle machine it is 2 to 5 ms of engine time, on a busy one up to 8."""
+    """TPOT within 5 %, TTFT within 10 % or 10 ms of engine time: at ten times the speed that is 1 ms of the machine's.
+    On an idle machine it is 2 to 5 ms of engine time, on a busy one up to 8."""
     near = abs(got.ttft_ms - expected.ttft_ms) <= max(0.1 * expected.ttft_ms, 10.0)
     return near and abs(got.tpot_ms - expected.tpot_ms) <= 0.05 * expected.tpot_ms
 
