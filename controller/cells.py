@@ -1,7 +1,8 @@
 """Tallies: what the ticks read. Records are folded in as they arrive and are not kept.
 
-Per driving SLO a window of the last three ticks (P99 by nearest rank), and per table cell and route the
-counts and mean TTFT that a later re-estimation needs. Failed and timed-out turns count as infinitely slow.
+Per driving SLO a window of the last three ticks (P99 by nearest rank) and the turns and misses of the tick itself, and
+per table cell and route the counts and mean TTFT that a later re-estimation needs. Failed and timed-out turns count as
+infinitely slow.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
+from estimators.clusters import Clusters
 from estimators.quantile import WindowedQuantile
 from router.core import Waiting
 from router.record import TurnRecord
@@ -32,12 +34,41 @@ class CellCount:
     ttft_sum_s: float = 0.0
 
 
+class _Followed:
+    """What is kept of one SLO: its window, and (misses, turns) of this tick by second of acceptance."""
+
+    __slots__ = ("_ended", "_read_s", "blocks", "slo", "window")
+
+    def __init__(self, slo: Slo) -> None:
+        self.slo = slo
+        self.window = WindowedQuantile(slo.objective, WINDOW_TICKS, MIN_SAMPLES)
+        self.blocks: dict[int, tuple[int, int]] = {}
+        self._ended, self._read_s = Clusters(), -inf
+
+    def fold(self, value_s: float, record: TurnRecord) -> None:
+        self.window.update(value_s, record.ended_s)
+        limit_s = self.slo.threshold_s
+        if limit_s is not None:
+            second = int(record.accepted_s)
+            bad, valid = self.blocks.get(second, (0, 0))
+            self.blocks[second] = (bad + (value_s > limit_s), valid + 1)
+
+    def reading(self, ages_s: list[float], now_s: float) -> SloReading:
+        """Closes the tick, once; `ages_s` of turns that wait past the SLO."""
+        self.window.roll(now_s)
+        value_s = self.window.estimate(now_s, ages_s).value
+        if now_s > self._read_s:
+            self._ended, self._read_s = Clusters.of(self.blocks.values()), now_s
+            self.blocks = {}
+        return SloReading(self.slo, value_s, self._ended, len(ages_s))
+
+
 class Tallies:
     """Everything that one model's ticks read."""
 
     def __init__(self, model: str, slos: Iterable[Slo]) -> None:
         self.model = model
-        self._windows: list[tuple[Slo, WindowedQuantile]] = []
+        self._followed: list[_Followed] = []
         self.redeclare(slos)
         self.cells: dict[tuple[str, Route], CellCount] = {}
         self.cells_dropped = 0
@@ -48,11 +79,8 @@ class Tallies:
     def redeclare(self, slos: Iterable[Slo]) -> None:
         """Follow these from now on; the window of an SLO that was followed before goes on."""
         drives = driving(slos, self.model)
-        before = dict(self._windows)
-        self._windows = [
-            (slo, before.get(slo) or WindowedQuantile(slo.objective, WINDOW_TICKS, MIN_SAMPLES))
-            for slo in (*drives.ttft, *drives.tpot)
-        ]
+        before = {each.slo: each for each in self._followed}
+        self._followed = [before.get(slo) or _Followed(slo) for slo in (*drives.ttft, *drives.tpot)]
 
     def fold(self, record: TurnRecord) -> None:
         """Take one ended turn of this model."""
@@ -63,23 +91,22 @@ class Tallies:
             self.later_turns += 1
             self.local_turns += record.went_local
             self._count_cell(record)
-        for slo, window in self._windows:
-            if slo.covers(record) and record.streaming:
-                value = _value(slo, record)
+        for followed in self._followed:
+            if followed.slo.covers(record) and record.streaming:
+                value = _value(followed.slo, record)
                 if value is not None:
-                    window.update(value, record.ended_s)
+                    followed.fold(value, record)
 
     def readings(self, waiting: Iterable[Waiting], now_s: float) -> list[SloReading]:
         """Close the tick: per driving SLO its percentile over the window, turns that wait past a TTFT SLO
         included."""
         late = [w for w in waiting if w.model == self.model and w.streaming]
         readings = []
-        for slo, window in self._windows:
-            window.roll(now_s)
-            extra: list[float] = []
+        for followed in self._followed:
+            slo, ages_s = followed.slo, list[float]()
             if slo.signal is Signal.TTFT and slo.threshold_s is not None:
-                extra = [w.age_s for w in late if w.age_s > slo.threshold_s and slo.covers(w)]
-            readings.append(SloReading(slo, window.estimate(now_s, extra).value))
+                ages_s = [w.age_s for w in late if w.age_s > slo.threshold_s and slo.covers(w)]
+            readings.append(followed.reading(ages_s, now_s))
         return readings
 
     def _count_cell(self, record: TurnRecord) -> None:

@@ -61,6 +61,13 @@ class Clusters:
         """Both together, if no conversation is in both."""
         return Clusters(*(a + b for a, b in zip(self.sums, other.sums, strict=True)))
 
+    def scaled(self, share: float) -> "Clusters":
+        """What is left when `share` (0..1) of the evidence still counts; shares and the design effect stay nearly as
+        they are, bounds widen."""
+        if not 0.0 <= share <= 1.0:
+            raise ValueError(f"{share} of the evidence")
+        return Clusters(*(share * value for value in self.sums))
+
     @property
     def sums(self) -> tuple[float, float, float, float, float, float, float]:
         """All seven, in the order in which they are given."""

@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from estimators.clusters import Clusters
+
 from .objective import Signal, Slo
 
 _ON_D = (Signal.TPOT, Signal.ITL)
@@ -18,10 +20,16 @@ _ON_D = (Signal.TPOT, Signal.ITL)
 
 @dataclass(frozen=True, slots=True)
 class SloReading:
-    """The latency at the SLO's own percentile, in seconds, for one model; None without enough evidence."""
+    """What one SLO of one model shows at a tick."""
 
     slo: Slo
     value_s: float | None
+    """The latency at the SLO's own percentile, in seconds; None without enough evidence."""
+    ended: Clusters | None = None
+    """The turns that ended since the last tick and those of them that missed the SLO, in blocks of one second (misses
+    come in bursts); None where they cannot be counted, as in an engine's histogram."""
+    late: int = 0
+    """Turns that wait past the SLO now."""
 
     @property
     def severity(self) -> float | None:
