@@ -11,6 +11,7 @@ from router.policy import MODES, TableKey, Tables
 from slos.objective import Slo
 
 from .laws import DEFAULT_LAW, LAWS
+from .laws.protocol import Priority
 from .tick import TICK_S
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -40,6 +41,8 @@ class ControlConfig:
     pin_x: float | None = None
     law: str | None = DEFAULT_LAW
     """A name in LAWS; None: observe only."""
+    priority: Priority = Priority.BALANCED
+    """Whose promise comes first where both cannot be kept."""
     tick_s: float = TICK_S
     title: str = ""
     """Shown on the page, for people with several fleets."""

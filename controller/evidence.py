@@ -11,18 +11,23 @@ Turns that still wait past the SLO count as misses at each tick and are not kept
 z = log-odds of the misses over what the SLO allows (`estimators.exceedance`), 0 without data, and `sd` its standard
 deviation; misses come in bursts, so both go by a design effect (blocks of one second). `low` and `high` bound the share
 of misses, over what is allowed: `low` > 1 is a miss for sure, `high` < 1 a promise kept for sure, each at 95 %.
+
+Where turns cannot be counted (`control.signal: engine`) z comes from the percentile, the lower bound is the severity
+itself, and no promise is ever kept for sure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from math import exp, sqrt
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import exp, inf, log, sqrt
 
 from estimators.clusters import Clusters
 from estimators.exceedance import Exceedance
-from slos.objective import Slo
+from slos.objective import Signal, Slo
 from slos.reduce import SloReading
+
+from .laws.protocol import Side, Sides
 
 KEEP = 0.894
 """Of a tick of 5 s: half is forgotten in half a minute."""
@@ -31,19 +36,10 @@ FULL_TICK = 60.0
 SLOWEST = 6.0
 REACH = 0.10
 """Of σ: the share of the price range over which a turn's evidence carries."""
-
-
-@dataclass(frozen=True, slots=True)
-class Weighed:
-    """The evidence on one SLO at a tick."""
-
-    slo: Slo
-    z: float
-    sd: float
-    low: float
-    high: float
-    turns: float
-    """Discounted, and divided by the design effect."""
+STEEPNESS = 4.0
+"""Log-odds by ln of the latency, at a P99."""
+PERCENTILE_SD, PERCENTILE_TURNS = 0.5, 100.0
+MOST_SEVERE = 1e3
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +66,44 @@ class Evidence:
         left = exp(-abs(step) / REACH)
         return Evidence({slo: counts.scaled(left) for slo, counts in self.counts.items()})
 
-    def weigh(self, reading: SloReading) -> Weighed | None:
-        """What it says about one SLO now; None where turns cannot be counted."""
-        counts = self.counts.get(reading.slo)
+    def sides(self, readings: Iterable[SloReading]) -> Sides:
+        """Both sides as a law sees them; of several SLOs the one with the largest z, and the largest severity."""
+        weighed = [(reading, self._weigh(reading)) for reading in readings]
+        ttft = [side for reading, side in weighed if reading.slo.signal is Signal.TTFT]
+        tpot = [side for reading, side in weighed if reading.slo.signal is not Signal.TTFT]
+        return Sides(_worst(ttft), _worst(tpot))
+
+    def _weigh(self, reading: SloReading) -> Side:
+        """What is known of one SLO."""
+        counts, severity = self.counts.get(reading.slo), reading.severity
         if counts is None:
-            return None
+            return Side() if severity is None else _by_percentile(severity)
         epsilon = reading.slo.epsilon
         seen = Exceedance(counts.bad + reading.late, counts.valid + reading.late, counts.design_effect)
         bounds = seen.estimate(0.0)
-        return Weighed(
-            reading.slo,
+        return Side(
+            severity,
             seen.log_odds_over(epsilon),
             sqrt(seen.log_odds_variance(epsilon)),
             0.0 if bounds.low is None else bounds.low / epsilon,
-            1.0 / epsilon if bounds.high is None else bounds.high / epsilon,
+            inf if bounds.high is None else bounds.high / epsilon,
             bounds.n,
         )
+
+
+def _by_percentile(severity: float) -> Side:
+    """Without counts: what the percentile says, for a tail about that of a log-normal with sigma .6."""
+    z = STEEPNESS * log(min(MOST_SEVERE, max(1 / MOST_SEVERE, severity)))
+    return Side(severity, z, PERCENTILE_SD, low=severity, turns=PERCENTILE_TURNS)
+
+
+def _worst(weighed: Sequence[Side]) -> Side:
+    if not weighed:
+        return Side()
+    known = [side.severity for side in weighed if side.severity is not None]
+    return replace(
+        max(weighed, key=lambda side: side.z),
+        severity=max(known, default=None),
+        low=max(side.low for side in weighed),
+        high=max(side.high for side in weighed),
+    )

@@ -1,20 +1,29 @@
 """Whether the declared SLOs can be held at all: a flag with the direction of relief.
 
-Routing only trades one side for the other. When both SLOs are over at once, or one is over although the price
-is at the end that protects it, for a minute on end, no price will do: the operator has to add capacity on the
-side named, or loosen the SLO. The law goes on minimising the worse violation meanwhile. The flag clears after
-a minute without.
+Routing only trades one side for the other. When both SLOs are missed at once, or one is missed although the price is at
+the end that protects it, no price will do: the operator has to add capacity on the side named, or loosen the SLO. The
+law goes on minimising the worse violation meanwhile, with steps no larger than before.
+
+A tick is impossible if that is so for sure over the last minutes (`LONG_KEEP`: half is forgotten in two) and still so
+by the evidence of the law. `RAISE` impossible ticks in a row raise the flag, `CLEAR` without clear it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from slos.reduce import Binding, SloReading
+from slos.reduce import SloReading
 
-TICKS = 12
-"""One minute of 5-s ticks, to raise the flag and to clear it."""
+from .evidence import Evidence
+from .laws.protocol import Side, Sides
+
+LONG_KEEP = 0.975
+RAISE = 6
+"""Half a minute of 5-s ticks."""
+CLEAR = 12
+"""A minute."""
 NEAR_END = 0.05
 
 
@@ -35,10 +44,19 @@ class Feasibility:
     relief: Relief | None = None
     last: Relief | None = None
     """What the last tick with an impossible demand was short of."""
+    evidence: Evidence = field(default_factory=Evidence)
+    """Of the last minutes."""
 
-    def after(self, sigma: float, binding: Binding) -> Feasibility:
-        """The state after one more tick. No evidence on the side that was short changes nothing."""
-        ttft_over, tpot_over = _over(binding.ttft), _over(binding.tpot)
+    def after(self, sigma: float, readings: Iterable[SloReading], now: Sides) -> Feasibility:
+        """The state after one more tick at `sigma`; `now` is what the law went by. No evidence on the side that was
+        short changes nothing."""
+        rows = list(readings)
+        evidence = self.evidence.after(rows, LONG_KEEP)
+        return replace(self.judged(sigma, evidence.sides(rows), now), evidence=evidence)
+
+    def judged(self, sigma: float, long: Sides, now: Sides) -> Feasibility:
+        """The same, from what the last minutes say and what the law went by."""
+        ttft_over, tpot_over = _over(long.ttft, now.ttft), _over(long.tpot, now.tpot)
         found: Relief | None = None
         if ttft_over and tpot_over:
             found = Relief.BOTH
@@ -48,12 +66,12 @@ class Feasibility:
             found = Relief.PREFILL
         if found is not None:
             impossible = self.impossible + 1
-            relief = found if impossible >= TICKS or self.relief is not None else None
+            relief = found if impossible >= RAISE or self.relief is not None else None
             return Feasibility(impossible, 0, relief, found)
         if not self._refuted(ttft_over, tpot_over):
             return self
         possible = self.possible + 1
-        return Feasibility(0, possible, None if possible >= TICKS else self.relief, self.last)
+        return Feasibility(0, possible, None if possible >= CLEAR else self.relief, self.last)
 
     def _refuted(self, ttft_over: bool | None, tpot_over: bool | None) -> bool:
         """Whether a tick without an impossible demand says anything against the last one."""
@@ -66,7 +84,6 @@ class Feasibility:
         return ttft_over is not None or tpot_over is not None
 
 
-def _over(reading: SloReading | None) -> bool | None:
-    """Whether the SLO is violated; None without evidence."""
-    severity = None if reading is None else reading.severity
-    return None if severity is None else severity > 1
+def _over(long: Side, now: Side) -> bool | None:
+    """Whether the SLO is missed; None without evidence."""
+    return None if not now.turns else long.low > 1 and now.z > 0

@@ -117,7 +117,7 @@ class ControlLoop:
         """What was counted, by slices of time, for the days that budgets last."""
         self.percentiles = Percentiles(config.slos)
         """Each SLO's percentile over the last minutes, to be shown."""
-        self.law = LAWS[config.law]() if config.law is not None and config.moves else None
+        self.law = LAWS[config.law](priority=config.priority) if config.law is not None and config.moves else None
         self._control = ControlState(first_publication(config, restored), None)
         self.continued = restored.publication is not None
         """The prices are those of an earlier process."""

@@ -81,6 +81,7 @@ def effective(settings: Settings, environment: Mapping[str, str]) -> dict[str, o
             "price": settings.price,
             "table": settings.mode,
             "signal": settings.signal,
+            "priority": settings.priority,
             "pin_x": settings.pin_x,
             "webhook": without_secrets(settings.webhook, path=True) or "none",
             "webhook_secret_env": secret(settings.webhook_secret_env),

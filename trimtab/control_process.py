@@ -11,6 +11,7 @@ from controller.alerting import Alerting, conditions
 from controller.alerts_api import mount_alerts
 from controller.config import ControlConfig
 from controller.engines import EngineNode
+from controller.laws.protocol import Priority
 from controller.observed import AlertCollector, EngineCollector, alert_status, engine_status
 from controller.scrape import Scraper
 from router.nodes import endpoints
@@ -48,6 +49,7 @@ def control_config(settings: Settings) -> ControlConfig:
             start_price=settings.price,
             pin_x=settings.pin_x,
             law=settings.law,
+            priority=Priority(settings.priority),
             title="" if settings.model == "*" else ", ".join(each.model for each in settings.each_model),
         )
     except ValueError as error:

@@ -20,7 +20,8 @@ environment > file.
         aliases: [llama]                  # other names for it; adapters are known from its engines
     slos: [...]                           # as in an SLO file, as are service, labels, traffic, defaults and alerts
     slo_file: slo.yaml                    # in the place of these
-    control: {law: aimd, price: 0.4, table: load_aware, signal: router, webhook: http://127.0.0.1:9093/hook}
+    control: {law: z_integral, priority: balanced, price: 0.4, table: load_aware, signal: router,
+              webhook: http://127.0.0.1:9093/hook}
     #         alertmanagers: [http://am-0:9093, http://am-1:9093]
     router: {conversation: chain, idle: 60m, first_byte_timeout: 120s, gap_timeout: 60s, p_down: local,
              tenants: {assistants: TRIMTAB_KEYS_ASSISTANTS}}      # names that SLOs may match, and where their keys are
@@ -45,6 +46,7 @@ import yaml
 
 from controller.config import LOOPBACK, START_PRICE
 from controller.laws import DEFAULT_LAW, LAWS
+from controller.laws.protocol import Priority
 from router.admission import MAX_REQUESTS
 from router.artefact import SOURCES
 from router.connectors import CONNECTORS
@@ -120,6 +122,8 @@ class Settings:
     price: float = START_PRICE
     mode: str = "load_aware"
     signal: str = "router"
+    priority: str = Priority.BALANCED.value
+    """Whose promise comes first where both cannot be kept."""
     webhook: str = ""
     webhook_secret_env: str = ""
     alertmanagers: tuple[str, ...] = ()
@@ -555,11 +559,22 @@ class _Reader:
                 spot.complain(problem.code, f"{problem.source}:{problem.line}: {problem.message}", problem.fix)
 
     def _control(self, spot: Spot) -> None:
-        keys = ("law", "price", "table", "signal", "webhook", "webhook_secret_env", "alertmanagers", "pin_x")
+        keys = (
+            "law",
+            "priority",
+            "price",
+            "table",
+            "signal",
+            "webhook",
+            "webhook_secret_env",
+            "alertmanagers",
+            "pin_x",
+        )
         found = fields(spot, keys) or {}
-        for key, name, known in (("law", "law", tuple(LAWS)), ("table", "mode", MODES), ("signal", "signal", SIGNALS)):
+        choices = {"law": tuple(LAWS), "priority": tuple(Priority), "table": MODES, "signal": SIGNALS}
+        for key, known in choices.items():
             if key in found:
-                self._choice(found[key], name, known)
+                self._choice(found[key], "mode" if key == "table" else key, known)
         for key in ("price", "pin_x"):
             if key in found:
                 text = scalar(found[key], "0.4")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .aimd import Aimd
-from .protocol import Law
+from .protocol import LawMaker
+from .z_integral import ZIntegral
 
-LAWS: dict[str, type[Law]] = {"aimd": Aimd}
-"""Classes whose defaults are the shipped settings."""
-DEFAULT_LAW = "aimd"
+LAWS: dict[str, LawMaker] = {"aimd": Aimd, "z_integral": ZIntegral}
+DEFAULT_LAW = "z_integral"

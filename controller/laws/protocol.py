@@ -1,5 +1,5 @@
-"""What a control law is: readings in, a new place on the price range out. No clock, no I/O, no memory but its
-own state."""
+"""What a control law is: the evidence on both sides in, a new place on the price range out. No clock, no I/O, no
+memory but its own state, which it hands back."""
 
 from __future__ import annotations
 
@@ -8,20 +8,33 @@ from enum import StrEnum
 from math import exp, log
 from typing import Protocol
 
-from slos.reduce import Binding
-
 
 class Action(StrEnum):
     """What a law did in a tick, and why."""
 
     PROTECT_TPOT = "protect_tpot"
-    """TPOT is over its SLO and the worse of the two: the price rises, less goes local."""
+    """TPOT misses its SLO and is the worse of the two: the price rises, less goes local."""
     PROTECT_TTFT = "protect_ttft"
-    """TTFT is over its SLO and the worse of the two: the price falls, more goes local."""
+    """TTFT misses its SLO and is the worse of the two: the price falls, more goes local."""
+    RETURN = "return"
+    """Something may be amiss, and too little is seen to say what: back towards the price that was right before."""
+    SAVE = "save"
+    """Both inside for sure, `priority: economic`: towards the side that moves less KV."""
     HOLD = "hold"
-    """Both inside."""
+    """Nothing to mend."""
     NO_EVIDENCE = "no_evidence"
     """Too few samples to say anything."""
+
+
+class Priority(StrEnum):
+    """Whose promise comes first where both cannot be kept."""
+
+    BALANCED = "balanced"
+    """The worse one's."""
+    TTFT_FIRST = "ttft_first"
+    TPOT_FIRST = "tpot_first"
+    ECONOMIC = "economic"
+    """The worse one's; with both kept for sure, more goes local: throughput."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +63,36 @@ class PriceRange:
 
 
 @dataclass(frozen=True, slots=True)
+class Side:
+    """One side, TTFT or TPOT: of several SLOs the worst. Without evidence `severity` is None, z = 0 and `turns` = 0."""
+
+    severity: float | None = None
+    """Latency over threshold at the SLO's percentile, last three ticks; above 1 when missed."""
+    z: float = 0.0
+    """Log-odds of the misses over what the SLO allows (`controller/evidence.py`); above 0 when missed."""
+    sd: float = 1.0
+    """Standard deviation of z."""
+    low: float = 0.0
+    high: float = float("inf")
+    """Bounds of the share of misses over what is allowed: kept for sure if `high` < 1."""
+    turns: float = 0.0
+    """Behind z: discounted, and divided by the design effect."""
+
+    @property
+    def kept(self) -> bool:
+        """The promise is kept for sure."""
+        return self.high < 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Both sides of one model."""
+
+    ttft: Side = Side()
+    tpot: Side = Side()
+
+
+@dataclass(frozen=True, slots=True)
 class Adjustment:
     """Where the law wants to be."""
 
@@ -60,6 +103,12 @@ class Adjustment:
 class Law(Protocol):
     """One control law."""
 
-    def step(self, sigma: float, binding: Binding) -> Adjustment:
-        """One tick: the worst TTFT and the worst TPOT reading in, the new coordinate out."""
+    def step(self, sigma: float, sides: Sides) -> tuple[Law, Adjustment]:
+        """One tick: what is known of both sides in; the law as it is now and the new coordinate out."""
         ...
+
+
+class LawMaker(Protocol):
+    """A class of laws; its defaults are the shipped settings."""
+
+    def __call__(self, *, priority: Priority = Priority.BALANCED) -> Law: ...

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from controller.evidence import Evidence
+from controller.laws.protocol import Sides
+from estimators.clusters import Clusters
 from router.decision import Decision
 from router.features import TurnFeatures
 from router.placement import Placement
 from router.record import TurnRecord
 from router.turn import NodeId, Reason, Route
 from slos.objective import Match, Outcome, Signal, Slo
-from slos.reduce import Binding, SloReading
+from slos.reduce import SloReading
 
 MODEL = "m"
 TTFT = Slo("later-ttft", Signal.TTFT, 0.99, 2.0, Match(turn_min=2))
@@ -80,9 +83,27 @@ def failed(turn: int = 2, outcome: Outcome = Outcome.FAILED, accepted_s: float =
     return record(turn, ttft_s=None, tpot_s=None, output_tokens=0, outcome=outcome, accepted_s=accepted_s)
 
 
-def severities(ttft: float | None, tpot: float | None) -> Binding:
-    """Readings at these multiples of their SLOs; None is no evidence on that side."""
-    return Binding(
-        None if ttft is None else SloReading(TTFT, ttft * (TTFT.threshold_s or 0)),
-        None if tpot is None else SloReading(TPOT, tpot * (TPOT.threshold_s or 0)),
-    )
+def severities(ttft: float | None, tpot: float | None) -> Sides:
+    """Both sides at these multiples of their SLOs, without counts; None is no evidence on that side."""
+    values = [(TTFT, ttft), (TPOT, tpot)]
+    readings = [SloReading(slo, None if times is None else times * (slo.threshold_s or 0)) for slo, times in values]
+    return Evidence().sides(readings)
+
+
+def counted(ttft: tuple[int, int] | None, tpot: tuple[int, int] | None) -> Sides:
+    """Both sides from (misses, turns), spread evenly over seconds; None is no turn on that side."""
+    readings = [
+        SloReading(
+            slo,
+            _severity(bad, turns) * (slo.threshold_s or 0) if turns else None,
+            Clusters.of([(0, 1)] * (turns - bad) + [(1, 1)] * bad),
+        )
+        for slo, counts in ((TTFT, ttft), (TPOT, tpot))
+        for bad, turns in [counts or (0, 0)]
+    ]
+    return Evidence().after(readings).sides(readings)
+
+
+def _severity(bad: int, turns: int) -> float:
+    """On the right side of 1 for a P99."""
+    return 1.2 if bad > 0.01 * turns else 0.8

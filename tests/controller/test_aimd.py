@@ -5,7 +5,7 @@ from math import inf, log
 import pytest
 
 from controller.laws.aimd import Aimd
-from controller.laws.protocol import Action, Adjustment, PriceRange
+from controller.laws.protocol import Action, Adjustment, PriceRange, Sides
 from controller.proposal import Envelope
 from tests.controller.records import severities
 
@@ -13,34 +13,41 @@ LAW = Aimd()
 S = 0.5
 
 
+def step(sigma: float, sides: Sides) -> Adjustment:
+    """One tick; it keeps no memory."""
+    law, adjustment = LAW.step(sigma, sides)
+    assert law is LAW
+    return adjustment
+
+
 def test_tpot_over_its_slo_backs_off_by_a_factor():
-    assert LAW.step(S, severities(0.5, 1.2)) == Adjustment(0.96 * S, Action.PROTECT_TPOT)
+    assert step(S, severities(0.5, 1.2)) == Adjustment(0.96 * S, Action.PROTECT_TPOT)
 
 
 def test_ttft_over_its_slo_gains_a_fixed_step():
-    assert LAW.step(S, severities(1.2, 0.5)) == Adjustment(S + 0.02, Action.PROTECT_TTFT)
+    assert step(S, severities(1.2, 0.5)) == Adjustment(S + 0.02, Action.PROTECT_TTFT)
 
 
 def test_both_inside_holds():
-    assert LAW.step(S, severities(0.99, 0.2)) == Adjustment(S, Action.HOLD)
+    assert step(S, severities(0.99, 0.2)) == Adjustment(S, Action.HOLD)
 
 
 def test_exactly_at_the_slo_is_inside():
-    assert LAW.step(S, severities(1.0, 1.0)) == Adjustment(S, Action.HOLD)
+    assert step(S, severities(1.0, 1.0)) == Adjustment(S, Action.HOLD)
 
 
 def test_with_both_over_the_relatively_worse_one_wins():
-    assert LAW.step(S, severities(1.5, 1.6)).action is Action.PROTECT_TPOT
-    assert LAW.step(S, severities(1.6, 1.5)).action is Action.PROTECT_TTFT
+    assert step(S, severities(1.5, 1.6)).action is Action.PROTECT_TPOT
+    assert step(S, severities(1.6, 1.5)).action is Action.PROTECT_TTFT
 
 
 def test_with_both_over_alike_tpot_wins():
-    assert LAW.step(S, severities(1.5, 1.5)).action is Action.PROTECT_TPOT
-    assert LAW.step(S, severities(inf, inf)).action is Action.PROTECT_TPOT
+    assert step(S, severities(1.5, 1.5)).action is Action.PROTECT_TPOT
+    assert step(S, severities(inf, inf)).action is Action.PROTECT_TPOT
 
 
 def test_without_evidence_on_either_side_nothing_moves():
-    assert LAW.step(S, severities(None, None)) == Adjustment(S, Action.NO_EVIDENCE)
+    assert step(S, severities(None, None)) == Adjustment(S, Action.NO_EVIDENCE)
 
 
 @pytest.mark.parametrize(
@@ -53,19 +60,19 @@ def test_without_evidence_on_either_side_nothing_moves():
     ],
 )
 def test_one_side_with_evidence_is_enough_to_act_on(ttft, tpot, action):
-    assert LAW.step(S, severities(ttft, tpot)).action is action
+    assert step(S, severities(ttft, tpot)).action is action
 
 
 def test_the_gain_stops_at_the_end_of_the_range():
-    assert LAW.step(0.99, severities(2.0, 0.5)).sigma == 1.0
-    assert LAW.step(1.0, severities(2.0, 0.5)).sigma == 1.0
+    assert step(0.99, severities(2.0, 0.5)).sigma == 1.0
+    assert step(1.0, severities(2.0, 0.5)).sigma == 1.0
 
 
 def test_the_clipped_state_leaves_the_end_at_once():
     sigma = 1.0
     for _ in range(1000):
-        sigma = LAW.step(sigma, severities(2.0, 0.5)).sigma
-    assert LAW.step(sigma, severities(0.5, 2.0)).sigma == 0.96
+        sigma = step(sigma, severities(2.0, 0.5)).sigma
+    assert step(sigma, severities(0.5, 2.0)).sigma == 0.96
 
 
 def test_its_largest_step_stays_below_the_slew_limit():

@@ -7,7 +7,7 @@ from math import log
 import pytest
 
 from controller.cells import Tallies
-from controller.feasibility import TICKS, Relief
+from controller.feasibility import RAISE, Relief
 from controller.laws import LAWS
 from controller.laws.protocol import Action
 from controller.tick import ControlState, tick
@@ -146,7 +146,7 @@ def test_weights_at_an_end_stay_there(weights, ttft_s, tpot_s):
 )
 def test_weights_at_an_end_that_do_not_help_raise_the_flag(weights, ttft_s, tpot_s, relief):
     control = state(weights=weights)
-    for at in range(1, TICKS + 1):
+    for at in range(1, RAISE + 1):
         control, outputs = tick(control, {MODEL: tallied(ttft_s, tpot_s)}, (), 5.0 * at)
     assert outputs.models[MODEL].feasibility.relief is relief
 
@@ -164,16 +164,16 @@ def test_an_slo_that_nothing_can_hold_raises_the_flag_and_leaves_the_price_in_it
         control, outputs = tick(control, {MODEL: tallies}, (), 5.0 * at)
     assert outputs.models[MODEL].feasibility.relief is Relief.DECODE
     assert 0.02 <= outputs.models[MODEL].price <= 5.0
-    for at in range(400, 400 + TICKS):
+    for at in range(400, 500):
         control, outputs = tick(control, {MODEL: tallied(0.5, 0.020)}, (), 5.0 * at)
     assert outputs.models[MODEL].feasibility.relief is None
 
 
 def test_each_model_has_a_flag_of_its_own():
     control = state()
-    for at in range(1, TICKS + 1):
+    for at in range(1, RAISE + 1):
         tallies = {"a": tallied(5.0, 0.080, "a"), "b": tallied(0.5, 0.020, "b")}
         control, outputs = tick(control, tallies, (), 5.0 * at)
     assert outputs.models["a"].feasibility.relief is Relief.BOTH
     assert outputs.models["b"].feasibility.relief is None
-    assert set(control.feasibility) == {"a", "b"}
+    assert set(control.models) == {"a", "b"}

@@ -66,7 +66,7 @@ def test_a_router_gets_the_price_that_its_turns_call_for(tmp_path: Path) -> None
                 assert page.status == 200
             async with session.get(f"{url}/metrics") as metrics:
                 text = await metrics.text()
-                assert "process_resident_memory_bytes" in text and 'trimtab_control_info{law="aimd"' in text
+                assert "process_resident_memory_bytes" in text and 'trimtab_control_info{law="z_integral"' in text
             assert control.loop.ticks > 0
 
     asyncio.run(scene())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.feasibility import TICKS
+from controller.feasibility import RAISE
 from controller.pin import PinFile
 from controller.status import headline, problems, seconds
 from slos.objective import Match, Signal, Slo
@@ -60,7 +60,7 @@ def test_the_headline_follows_the_state(tmp_path: Path) -> None:
 def test_what_cannot_be_held_is_said_with_what_would_help(tmp_path: Path) -> None:
     loop, clock = loop_in(tmp_path)
     both = turns(100, ttft_s=9.0, tpot_s=0.2)
-    drive(loop, clock, TICKS + 1, lambda seq: report(seq, records=both, version=loop.publication.version))
+    drive(loop, clock, RAISE + 1, lambda seq: report(seq, records=both, version=loop.publication.version))
     assert headline(loop, clock()).startswith("No price holds both SLOs: lower the load, add prefill and decode")
     assert "cannot be held by routing" in " ".join(problems(loop, PinFile(), clock()))
 

@@ -1,0 +1,80 @@
+"""Evidence over ticks: discounted by time, by turns and by moves of the price."""
+
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.evidence import FULL_TICK, KEEP, SLOWEST, Evidence
+from estimators.clusters import Clusters
+from slos.reduce import SloReading
+from tests.controller.records import TPOT, TTFT, counted, severities
+
+counts = st.tuples(st.integers(0, 40), st.integers(1, 400)).map(lambda two: (min(two), max(two)))
+
+
+def reading(bad: int, turns: int, late: int = 0, slo=TTFT) -> SloReading:
+    return SloReading(slo, None, Clusters.of([(0, 1)] * (turns - bad) + [(1, 1)] * bad), late)
+
+
+def test_a_full_tick_forgets_by_keep_and_an_empty_one_by_a_root_of_it():
+    seen = Evidence().after([reading(10, 100)])
+    full = seen.after([reading(0, int(FULL_TICK))])
+    assert full.counts[TTFT].bad == pytest.approx(10 * KEEP)
+    empty = seen.after([reading(0, 0)])
+    assert empty.counts[TTFT].bad == pytest.approx(10 * KEEP ** (1 / SLOWEST))
+
+
+def test_a_move_discounts_what_was_seen_before_it():
+    seen = Evidence().after([reading(10, 100)])
+    assert seen.moved(0.0) is seen
+    assert seen.moved(-0.1).counts[TTFT].bad == pytest.approx(10 / 2.718281828, rel=1e-6)
+    assert seen.moved(0.045).sides([reading(0, 0)]).ttft.sd > seen.sides([reading(0, 0)]).ttft.sd
+
+
+def test_a_turn_that_still_waits_is_a_miss_now_and_is_not_kept():
+    late = reading(0, 100, late=5)
+    seen = Evidence().after([late])
+    assert seen.sides([late]).ttft.z > 0 and seen.sides([reading(0, 0)]).ttft.z < 0
+
+
+def test_no_turns_say_nothing_and_no_slo_says_nothing():
+    side = counted(None, None).ttft
+    assert side.z == 0 and side.turns == 0 and not side.kept and side.severity is None
+    assert Evidence().sides([]).tpot.high == inf
+
+
+def test_a_promise_is_kept_for_sure_from_299_turns_without_a_miss():
+    assert not counted((0, 298), None).ttft.kept and counted((0, 299), None).ttft.kept
+
+
+def test_of_several_slos_a_side_is_kept_only_if_all_are():
+    strict = type(TTFT)("strict", TTFT.signal, 0.99, 1.0)
+    rows = [reading(0, 400), reading(20, 400, slo=strict)]
+    side = Evidence().after(rows).sides(rows).ttft
+    assert side.z > 0 and not side.kept and side.low > 1
+
+
+def test_an_slo_that_is_declared_no_more_is_forgotten():
+    seen = Evidence().after([reading(1, 10), reading(1, 10, slo=TPOT)])
+    assert set(seen.after([reading(0, 1)]).counts) == {TTFT}
+
+
+def test_without_counts_the_percentile_speaks_and_nothing_is_ever_sure():
+    sides = severities(0.2, 1.5)
+    assert sides.ttft.z < 0 < sides.tpot.z and not sides.ttft.kept
+    assert sides.tpot.low == 1.5
+
+
+@given(ticks=st.lists(counts, min_size=1, max_size=30), step=st.floats(-1, 1))
+def test_bounds_enclose_the_share_and_z_agrees_with_it(ticks, step):
+    seen = Evidence()
+    for bad, turns in ticks:
+        seen = seen.after([reading(bad, turns)]).moved(step)
+    counts = seen.counts[TTFT]
+    side = seen.sides([reading(0, 0)]).ttft
+    over = counts.bad / counts.valid / TTFT.epsilon
+    assert side.low <= over * (1 + 1e-9) and over <= side.high * (1 + 1e-9)
+    assert (side.z > 0) == (over > 1) or abs(side.z) < 1e-9
+    assert side.sd > 0
