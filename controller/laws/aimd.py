@@ -8,6 +8,7 @@ clipping is anti-windup. `priority` says which side is "the worse" (`priority.py
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, isnan, log
 
@@ -49,6 +50,15 @@ class Aimd:
         if wanted < 0 or (self.priority in (Priority.BALANCED, Priority.ECONOMIC) and tpot > 0):
             return self, Adjustment(self.back_off * sigma, Action.PROTECT_TPOT)
         return self, Adjustment(sigma, Action.HOLD)
+
+    @property
+    def memory(self) -> Mapping[str, float]:
+        """None but the price."""
+        return {}
+
+    def remembering(self, memory: Mapping[str, float]) -> Aimd:
+        """Itself."""
+        return self
 
 
 def _badness(side: Side) -> float:

@@ -3,6 +3,7 @@ memory but its own state, which it hands back."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from math import exp, log
@@ -105,6 +106,15 @@ class Law(Protocol):
 
     def step(self, sigma: float, sides: Sides) -> tuple[Law, Adjustment]:
         """One tick: what is known of both sides in; the law as it is now and the new coordinate out."""
+        ...
+
+    @property
+    def memory(self) -> Mapping[str, float]:
+        """What a restart must not forget, as numbers by name."""
+        ...
+
+    def remembering(self, memory: Mapping[str, float]) -> Law:
+        """The same law with that memory; names that it does not know are ignored."""
         ...
 
 

@@ -3,9 +3,9 @@
 With z and its deviation sd for each side (`controller/evidence.py`) and e = the error of both (`priority.py`), a tick
 does one of four things:
 
-    both kept for sure (upper bounds inside)      hold
+    both kept for sure (upper bounds inside)      hold: the price is proven
     a side missed by more than its sd             σ ← σ + q · e / sd, at most `slew`; home ← home + learn · (σ - home)
-    a side missed, but not by so much             σ ← σ + pull · (home - σ)
+    else, a side missed or a price not proven     σ ← σ + pull · (home - σ)
     else                                          hold
 
 `sd` is that of e; a side with more room than `COMFORT` counts half of its own, for its room is cut there. Dividing by
@@ -14,12 +14,13 @@ Clipping σ is anti-windup, and the evidence of before a move is discounted, so 
 pushing.
 
 `home` begins where the price was right in every regime in which it was known, and follows what the evidence asks for.
-The pull replaces the wait for evidence that a bad start would need: it acts only while something is amiss, so a price
-that keeps both promises is left alone, wherever it is. What each part buys is in docs/reference/suite.md.
+The pull replaces the wait for evidence that a bad start would need. A price that has kept both promises is left alone
+while nothing is amiss, wherever it is. What each part buys is in docs/decisions/0039-z-integral.md.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import hypot
 
@@ -44,6 +45,8 @@ class ZIntegral:
     pull: float = 0.2
     learn: float = 0.5
     home: float = PriceRange().sigma(HOME_PRICE)
+    proven: bool = False
+    """Both promises have been kept for sure."""
     priority: Priority = Priority.BALANCED
 
     def __post_init__(self) -> None:
@@ -58,9 +61,9 @@ class ZIntegral:
             return self, Adjustment(sigma, Action.NO_EVIDENCE)
         if ttft.kept and tpot.kept:
             if self.priority is Priority.ECONOMIC and sigma < 1:
-                return self, Adjustment(min(1.0, sigma + DRIFT), Action.SAVE)
-            return self, Adjustment(sigma, Action.HOLD)
-        if max(ttft.z, tpot.z) <= 0:
+                return replace(self, proven=True), Adjustment(min(1.0, sigma + DRIFT), Action.SAVE)
+            return replace(self, proven=True), Adjustment(sigma, Action.HOLD)
+        if self.proven and max(ttft.z, tpot.z) <= 0:
             return self, Adjustment(sigma, Action.HOLD)
         if max(ttft.z - ttft.sd, tpot.z - tpot.sd) <= 0:
             back = self.pull * (self.home - sigma)
@@ -72,6 +75,16 @@ class ZIntegral:
             return self, Adjustment(sigma, Action.HOLD)
         law = replace(self, home=self.home + self.learn * (to - self.home))
         return law, Adjustment(to, Action.PROTECT_TTFT if to > sigma else Action.PROTECT_TPOT)
+
+    @property
+    def memory(self) -> Mapping[str, float]:
+        """Home and whether it is proven."""
+        return {"home": self.home, "proven": float(self.proven)}
+
+    def remembering(self, memory: Mapping[str, float]) -> ZIntegral:
+        """With what an earlier one had learnt."""
+        home = memory.get("home", self.home)
+        return replace(self, home=home if 0 <= home <= 1 else self.home, proven=memory.get("proven", 0.0) > 0)
 
 
 def _deviation(side: Side) -> float:

@@ -6,7 +6,7 @@ from controller.laws.protocol import Action, PriceRange, Side, Sides
 from controller.laws.z_integral import HOME_PRICE, ZIntegral
 from controller.proposal import Envelope
 
-LAW = ZIntegral()
+LAW = ZIntegral(proven=True)
 QUIET = Side(0.5, -2.0, 0.5, turns=100.0)
 
 
@@ -47,6 +47,23 @@ def test_home_follows_what_the_evidence_asks_for():
         sigma = adjustment.sigma
     assert sigma == 1.0 and law.home > 0.95
     assert law.step(0.5, Sides(side(0.5, 0.6), QUIET))[1].sigma > 0.5, "home is there now"
+
+
+def test_a_price_that_is_not_proven_goes_home_until_both_are_kept_for_sure():
+    fresh = ZIntegral()
+    quiet = Sides(side(-0.1, 0.6), side(-0.1, 0.6))
+    law, adjustment = fresh.step(0.95, quiet)
+    assert adjustment.action is Action.RETURN and not law.proven
+    kept = Side(0.5, -2.0, 0.5, 0.0, 0.9, 400.0)
+    law, adjustment = fresh.step(0.95, Sides(kept, kept))
+    assert law.proven and adjustment.sigma == 0.95
+    assert law.step(0.95, quiet)[1].action is Action.HOLD
+
+
+def test_what_it_has_learnt_outlives_it_and_nonsense_does_not():
+    law, _ = ZIntegral(proven=True).step(0.5, Sides(side(2.0, 0.3), QUIET))
+    assert ZIntegral().remembering(law.memory) == law
+    assert ZIntegral().remembering({"home": 7.0, "else": 1.0}) == ZIntegral()
 
 
 def test_a_step_against_an_end_teaches_nothing():
