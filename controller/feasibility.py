@@ -4,8 +4,10 @@ Routing only trades one side for the other. When both SLOs are missed at once, o
 the end that protects it, no price will do: the operator has to add capacity on the side named, or loosen the SLO. The
 law goes on minimising the worse violation meanwhile, with steps no larger than before.
 
-A tick is impossible if that is so for sure over the last minutes (`LONG_KEEP`: half is forgotten in two) and still so
-by the evidence of the law. `RAISE` impossible ticks in a row raise the flag, `CLEAR` without clear it.
+A tick is impossible if that is so for sure over the last minutes (`LONG_KEEP`: half is forgotten in two) and not
+refuted by the evidence of the law, which is younger. Both sides are judged together, since the law shares out what is
+missed: each z is positive, and their sum in standard deviations is above `SURE`. `RAISE` impossible ticks in a row raise
+the flag, `CLEAR` without clear it.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from .evidence import Evidence
 from .laws.protocol import Side, Sides
 
 LONG_KEEP = 0.975
+SURE = 4.0
+"""Of the sum of two, each of deviation 1: one in four hundred, by chance."""
 RAISE = 6
 """Half a minute of 5-s ticks."""
 CLEAR = 12
@@ -58,7 +62,7 @@ class Feasibility:
         """The same, from what the last minutes say and what the law went by."""
         ttft_over, tpot_over = _over(long.ttft, now.ttft), _over(long.tpot, now.tpot)
         found: Relief | None = None
-        if ttft_over and tpot_over:
+        if _both(long, now):
             found = Relief.BOTH
         elif tpot_over and sigma <= NEAR_END:
             found = Relief.DECODE
@@ -87,3 +91,11 @@ class Feasibility:
 def _over(long: Side, now: Side) -> bool | None:
     """Whether the SLO is missed; None without evidence."""
     return None if not now.turns else long.low > 1 and now.z > 0
+
+
+def _both(long: Sides, now: Sides) -> bool:
+    """Both SLOs are missed, by what they show together."""
+    if not (now.ttft.turns and now.tpot.turns):
+        return False
+    over = min(long.ttft.z, long.tpot.z) > 0 and long.ttft.z / long.ttft.sd + long.tpot.z / long.tpot.sd > SURE
+    return over and now.ttft.z + now.ttft.sd > 0 and now.tpot.z + now.tpot.sd > 0
