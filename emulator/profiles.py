@@ -294,6 +294,18 @@ LLAMA_3_1_70B_H100_TP4 = EngineProfile(
     link=replace(NIXL_50, bandwidth_gb_s=200.0),
 )
 
+LLAMA_3_1_70B_A100_TP4 = replace(
+    LLAMA_3_1_70B_H100_TP4,
+    name="llama-3.1-70b-a100-tp4",
+    hardware="4x A100 80GB (TP4) per engine",
+    provenance="derived: the 70B H100 profile with its times scaled by data-sheet ratios, .61 of the memory bandwidth "
+    "and .315 of the dense FLOPs; not measured",
+    linear_ms=((1, 24.6), (88, 24.6), (8192, 5.0 + 0.222 * 8192)),
+    kv_read_ms_per_token=80 * KIB / (2.8e9 * 0.61),
+    attention_ms_per_token2=4 * 8192 * 80 / (1.44e12 * 0.315),
+)
+"""For fleets of mixed hardware: it decodes at two thirds of the speed, and prefills at a third."""
+
 # Twice the 8B's weights less a little: 14.8 to 8.03 billion parameters.
 _QWEN_14B_SCALE = 14.8 / 8.03
 
@@ -374,5 +386,6 @@ PROFILES: dict[str, EngineProfile] = {
         QWEN_2_5_14B_H100,
         QWEN_3_30B_A3B_H100,
         LLAMA_3_1_70B_H100_TP4,
+        LLAMA_3_1_70B_A100_TP4,
     )
 }

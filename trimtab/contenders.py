@@ -8,6 +8,7 @@ Some have names of their own, the others are named by a number:
     paper_table_A_B         the paper's table at w_ttft = A, w_tpot = B
     xS                      the share S of later turns local, by a coin; x0 and x1 are the ends
     threshold_N             local iff D lacks fewer than N tokens
+    dynamo_N_S              local iff D lacks fewer than N tokens and less than the share S of the prompt
 
 Every one of them runs in the same router core with the same residency, placement and handshake; only the
 decision differs. A fixed rule has the preconditions of any router: first turns and turns of a fleet without P
@@ -42,7 +43,8 @@ class Contender:
     @property
     def has_price(self) -> bool:
         """Whether its decisions have a price to show."""
-        return self.policy.mode == "load_aware" and self.decider is decide and self.policy.pin_x is None
+        scored = self.policy.mode == "load_aware" and self.decider is decide and self.policy.pin_x is None
+        return scored and self.policy.weights.price > 0
 
 
 def fixed_rule(goes_local: Callable[[TurnFeatures], bool]) -> Decider:
@@ -64,8 +66,19 @@ def threshold(tokens: int) -> Decider:
 
 PROTOTYPE = fixed_rule(lambda f: f.n_in < 512)
 """The rule in front of the table in the prototype of the paper's authors: fewer than 512 new tokens."""
-DYNAMO = fixed_rule(lambda f: f.uncached_d < 2048 and f.uncached_d / f.prompt_tokens < 0.7)
+
+
+def dynamo(tokens: int, share: float) -> Decider:
+    """Dynamo's rule: local iff D lacks fewer than `tokens`, and less than that share of the prompt."""
+    return fixed_rule(lambda f: f.uncached_d < tokens and f.uncached_d / f.prompt_tokens < share)
+
+
+DYNAMO = dynamo(2048, 0.7)
 """Dynamo's documented default: little to prefill, and at least three tenths of the prompt cached."""
+LLM_D = threshold(16)
+"""llm-d's `prefix-based-pd-decider` (llm-d-router, pkg/epp/framework/plugins/.../disagg): prefill elsewhere iff the
+prompt has `nonCachedTokens` or more that the decode node lacks. The configurations published for its P/D path set 16;
+the plugin's own default of 0 never prefills elsewhere, which for later turns is x1."""
 THRESHOLDS = (1024, 1536, 2048, 4096)
 
 
@@ -86,13 +99,26 @@ def contenders(tables: dict[TableKey, Tables]) -> dict[str, Contender]:
     return {entry.name: entry for entry in entries}
 
 
+def further(tables: dict[TableKey, Tables]) -> dict[str, Contender]:
+    """Those that only the scenario suite runs unasked.
+
+    `shorter_queue` is the score at price 0: local iff its predicted TTFT, backlogs included, is the shorter one.
+    """
+    priced = Policy(1, tables, Weights.from_price(START_PRICE), provenance="start")
+    entries = [
+        Contender("llm_d", priced, decider=LLM_D),
+        Contender("shorter_queue", replace(priced, weights=Weights(1, 0))),
+    ]
+    return {entry.name: entry for entry in entries}
+
+
 def contender(name: str, tables: dict[TableKey, Tables]) -> Contender:
     """The policy of that name, one with a number in it included. Raises ValueError with the known ones."""
-    known = contenders(tables)
+    known = contenders(tables) | further(tables)
     if name in known:
         return known[name]
     if _NUMBERED.fullmatch(name) is None:
-        forms = "price_P, controller_start_P, paper_table_A_B, xS, threshold_N"
+        forms = "price_P, controller_start_P, paper_table_A_B, xS, threshold_N, dynamo_N_S"
         raise ValueError(f"unknown policy {name!r}; known: {', '.join(known)}, and with numbers {forms}")
     hero = known["controller"]
     assert hero.law is not None
@@ -103,6 +129,7 @@ _NUMBER = r"\d+(?:\.\d+)?"
 _NUMBERED = re.compile(
     rf"price_(?P<price>{_NUMBER})|controller_start_(?P<start>{_NUMBER})|x(?P<share>0(?:\.\d+)?|1(?:\.0+)?)"
     rf"|paper_table_(?P<w_ttft>{_NUMBER})_(?P<w_tpot>{_NUMBER})|threshold_(?P<tokens>\d{{1,7}})"
+    rf"|dynamo_(?P<lacks>\d{{1,7}})_(?P<below>0(?:\.\d+)?|1(?:\.0+)?)"
 )
 
 
@@ -121,4 +148,6 @@ def _numbered(name: str, priced: Policy, law: Law) -> Contender:
             return Contender(name, replace(priced, pin_x=share))
         case {"w_ttft": w_ttft, "w_tpot": w_tpot}:
             return Contender(name, replace(priced, mode="paper", weights=Weights(w_ttft, w_tpot)))
+        case {"lacks": tokens, "below": below}:
+            return Contender(name, priced, decider=dynamo(int(tokens), below))
     return Contender(name, priced, decider=threshold(int(numbers["tokens"])))

@@ -11,12 +11,14 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
 import joblib
+import numpy as np
 
 from emulator.profiles import LINKS, PROFILES, EngineProfile
 from router.policy import TableKey, Tables
@@ -28,11 +30,14 @@ from .score import RunScore, score
 from .shipped import as_tables, read, shipped
 from .simulate import Simulation, TickView
 from .spread import Spread
+from .wrong_tables import tables_in
 
 BACKENDS = ("loky", "threading", "ray")
 """Names that joblib knows, the first by default: processes, threads, a cluster."""
 SLICE = 4
 """Runs a worker before a cluster reports."""
+TABLE_STREAM = 2
+"""Of a seed's streams of random numbers: after those of traffic (0) and coins (1)."""
 
 
 class BackendMissing(RuntimeError):
@@ -98,20 +103,30 @@ class Outcome:
 def run_one(job: Job) -> Run:
     """One policy on one seed."""
     scenario = job.scenario
-    entry = contender(job.policy, _tables(scenario.tables))
+    engine = engine_of(scenario)
+    tables = tables_in(
+        scenario.table, _tables(scenario.tables), engine.model, np.random.default_rng([job.seed, TABLE_STREAM])
+    )
+    entry = contender(job.policy, tables)
     simulation = Simulation(
-        engine_of(scenario),
+        engine,
         scenario.topology,
         entry.policy,
-        scenario.slos,
+        scenario.slos_of(0),
         seed=job.seed,
         law=entry.law,
         decider=entry.decider,
         client=scenario.client,
-        profiles={where: _linked(PROFILES[name], scenario) for where, name in scenario.profiles},
+        profiles=_profiles(scenario),
         append_x=scenario.append_x,
+        routers=scenario.routers,
+        told_share=scenario.told_share,
     )
-    simulation.run(scenario.conversations(job.seed), scenario.phases, scenario.faults)
+    end_s = simulation.start(scenario.conversations(job.seed), scenario.phases, scenario.faults)
+    for before, (at_s, slos) in pairwise(zip(scenario.begins_s(), scenario.phase_slos, strict=False)):
+        if slos != before[1]:
+            simulation.events.at(at_s, simulation.redeclare, slos)
+    simulation.advance(end_s)
     refused_s = [*simulation.refused_s, *_never_sent(simulation, scenario)]
     model = simulation.profile.model
     reliefs = {view.output.feasibility.relief for view in simulation.ticks}
@@ -127,6 +142,15 @@ def run_one(job: Job) -> Run:
 def engine_of(scenario: Scenario) -> EngineProfile:
     """The profile that the scenario names, behind the link that it names."""
     return _linked(PROFILES[scenario.profile], scenario)
+
+
+def _profiles(scenario: Scenario) -> dict[str, EngineProfile]:
+    """Engines of single nodes or roles that are not as the others."""
+    named = {where: _linked(PROFILES[name], scenario) for where, name in scenario.profiles}
+    for where, tokens in scenario.kv_tokens:
+        own = named.get(where, named.get(where.rstrip("0123456789"), engine_of(scenario)))
+        named[where] = replace(own, kv_capacity_tokens=tokens)
+    return named
 
 
 def _linked(profile: EngineProfile, scenario: Scenario) -> EngineProfile:

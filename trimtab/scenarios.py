@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from emulator.workload import AGENT, CHAT, INGEST, PASTE, RAG, ConversationPlan,
 from slos.objective import Match, Signal, Slo
 
 from .simulate import EAGER, Client
+from .wrong_tables import TableState
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,22 @@ class Scenario:
     client: Client = EAGER
     tables: tuple[str, ...] = ()
     """Files of table artefacts beside those that ship with Trimtab."""
+    table: TableState = TableState.SHIPPED
+    """What of them the router has."""
+    phase_slos: tuple[tuple[Slo, ...], ...] = ()
+    """By phase, where promises change in the course; else `slos` holds for all."""
+    kv_tokens: tuple[tuple[str, int], ...] = ()
+    """KV memory of single nodes, or of a role, that differs from the profile's."""
+    routers: int = 1
+    """Side by side, each with its own counts (router_group.py)."""
+    told_share: float = 1.0
+    """Share of the turns that the controller is told of (told.py)."""
+
+    def __post_init__(self) -> None:
+        if self.phase_slos and len(self.phase_slos) != len(self.phases):
+            raise ValueError(
+                f"{self.name}: promises for {len(self.phase_slos)} phases of {len(self.phases)}; write one set for each"
+            )
 
     @property
     def duration_s(self) -> float:
@@ -55,6 +73,14 @@ class Scenario:
     def settle_of(self, phase: int) -> float:
         """How much of a phase is not judged."""
         return self.first_settle_s if phase == 0 and self.first_settle_s is not None else self.settle_s
+
+    def slos_of(self, phase: int) -> tuple[Slo, ...]:
+        """What is promised in a phase."""
+        return self.phase_slos[phase] if self.phase_slos else self.slos
+
+    def begins_s(self) -> tuple[float, ...]:
+        """When each phase begins."""
+        return tuple(accumulate((phase.duration_s for phase in self.phases[:-1]), initial=0.0))
 
     def conversations(self, seed: int) -> list[ConversationPlan]:
         """The traffic of a seed; recorded conversations with starts of their own are the same for all."""
@@ -95,7 +121,7 @@ def with_slos(scenario: Scenario, slos: Sequence[Slo]) -> Scenario:
             raise ValueError(f"{slo.name}: a scenario is judged by P99, not P{slo.objective * 100:g}; write p99(...)")
         if not slo.match.covers(model, 2, True):
             raise ValueError(f"{slo.name}: match covers no second turn of {model}; a scenario runs nothing else")
-    return replace(scenario, slos=tuple(slos))
+    return replace(scenario, slos=tuple(slos), phase_slos=())
 
 
 H1 = Scenario(

@@ -1,9 +1,9 @@
 """How a run is judged: attainment and hold per phase, as docs/reference/demo.md defines them.
 
 Per phase, without its first `settle_s`, by the time a turn was accepted: P99 TTFT of later turns and P99 TPOT
-of all turns with at least 8 tokens, against the SLOs (hold: both inside). Attainment J: the share of later
-turns that meet the TTFT SLO and, with at least 8 tokens, the TPOT SLO, then the plain mean over phases. Turns
-that still wait past the SLO when the run ends are misses; turns cut off by the end before that are no
+of all turns with at least 8 tokens, against the SLOs of that phase (hold: both inside). Attainment J: the share
+of later turns that meet the TTFT SLO and, with at least 8 tokens, the TPOT SLO, then the plain mean over phases.
+Turns that still wait past the SLO when the run ends are misses; turns cut off by the end before that are no
 evidence.
 """
 
@@ -56,6 +56,15 @@ class PhaseScore:
     """Answers per judged second, first turns included, that met all that they are judged by."""
     failures: int = 0
     """Turns that failed, timed out or were refused."""
+    ttft_over: float | None = None
+    """Share of later turns that were over the TTFT SLO."""
+    tpot_over: float | None = None
+    """Share of turns that were over the TPOT SLO."""
+
+    @property
+    def over(self) -> float:
+        """The worse of the two: what the budget of 1 - objective is to hold."""
+        return max(self.ttft_over or 0.0, self.tpot_over or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +101,12 @@ def score(
     refused_s: Sequence[tuple[float, int]],
 ) -> RunScore:
     """Judge a finished run."""
-    limits = {slo.signal: slo.threshold_s for slo in scenario.slos}
-    ttft_s, tpot_s = limits[Signal.TTFT], limits[Signal.TPOT]
-    assert ttft_s is not None and tpot_s is not None
     phases = []
     end_s = 0.0
     for at, phase in enumerate(scenario.phases):
+        limits = {slo.signal: slo.threshold_s for slo in scenario.slos_of(at)}
+        ttft_s, tpot_s = limits[Signal.TTFT], limits[Signal.TPOT]
+        assert ttft_s is not None and tpot_s is not None
         begin_s, end_s = end_s + scenario.settle_of(at), end_s + phase.duration_s
         phases.append(
             _phase(
@@ -162,4 +171,10 @@ def _phase(
         local / ended if ended else None,
         good / judged_s if judged_s > 0 else 0.0,
         failures,
+        _share_over(ttft, ttft_slo_s),
+        _share_over(tpot, tpot_slo_s),
     )
+
+
+def _share_over(values: list[float], limit_s: float) -> float | None:
+    return sum(value > limit_s for value in values) / len(values) if values else None

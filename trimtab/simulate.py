@@ -10,7 +10,8 @@ pD nodes have a policy of their own, pinned to `append_x`. A `Client` may have a
 load generators do, and a patience: a turn that has not ended by then is given up and its conversation with it.
 
 Node failures are known to the router at once (no health-check delay), the engines' KV usage every `USAGE_S`, and with
-`kv_events` what they store and evict as they do it. Left out: network and tokenizer time.
+`kv_events` what they store and evict as they do it. There may be several routers (`router_group.py`), and the
+controller may be told of a part of the turns (`told.py`). Left out: network and tokenizer time.
 """
 
 from __future__ import annotations
@@ -23,17 +24,16 @@ from types import MappingProxyType
 
 import numpy as np
 
-from controller.cells import Tallies
 from controller.laws.protocol import Law
 from controller.tick import TICK_S, ControlState, ModelOutput, tick
 from emulator.events import Events
 from emulator.faults import Fault, FaultKind, check
 from emulator.fleet import Call, Fleet, Reply, Request
 from emulator.fleet import Role as NodeKind
-from emulator.kv_blocks import BlocksRemoved, BlocksStored, Change, KvBlocks
+from emulator.kv_blocks import KvBlocks
 from emulator.profiles import EngineProfile
 from emulator.workload import ConversationPlan, Phase
-from router.blocks import Blocks, Cleared, Event, Removed, Stored, session_of
+from router.blocks import session_of
 from router.connectors import CONNECTORS
 from router.connectors.protocol import ConnectorOptions, Leg, LegReply, Purpose
 from router.core import USAGE_S, Decider, Flight, RouterCore
@@ -44,6 +44,9 @@ from router.policy import Policy, Publication
 from router.record import TurnRecord
 from router.turn import ConversationKey, NodeId, Role, Turn
 from slos.objective import Outcome, Slo
+
+from .router_group import RouterGroup
+from .told import Told
 
 ROLES = {NodeKind.PREFILL: Role.PREFILL, NodeKind.DECODE: Role.DECODE, NodeKind.REPLICA: Role.REPLICA}
 
@@ -72,6 +75,7 @@ class _Talk:
     """One conversation as its user sees it."""
 
     plan: ConversationPlan
+    core: RouterCore
     next_turn: int = 0
     context_tokens: int = 0
     ready_s: float = 0.0
@@ -108,24 +112,6 @@ class Unfinished:
     ttft_s: float | None
 
 
-class _Teller:
-    """Numbers what an emulated engine's cache tells, as its publisher would."""
-
-    def __init__(self, blocks: Blocks, block_tokens: int) -> None:
-        self._blocks = blocks
-        self._block_tokens = block_tokens
-        self._number = 0
-
-    def __call__(self, change: Change) -> None:
-        event: Event = Cleared()
-        if isinstance(change, BlocksStored):
-            event = Stored(change.parent, change.names, self._block_tokens, change.session)
-        elif isinstance(change, BlocksRemoved):
-            event = Removed(change.names)
-        self._blocks.take(self._number, (event,))
-        self._number += 1
-
-
 class Simulation:
     """One run. Build it, call `run`, read `records`, `ticks`, `unfinished`."""
 
@@ -145,6 +131,8 @@ class Simulation:
         append_x: float = 1.0,
         connector: str = "nixl",
         kv_events: bool = False,
+        routers: int = 1,
+        told_share: float = 1.0,
     ) -> None:
         self.events = Events()
         self.fleet = Fleet(topology, profile, self.events, profiles=profiles, connector=connector)
@@ -164,44 +152,42 @@ class Simulation:
         if self.fleet.appends:
             arms = {"main": policy, "append": replace(policy, pin_x=append_x)}
             publication = Publication(1, arms, {NodeId(name): "append" for name in sorted(self.fleet.appends)})
-        self.core = RouterCore(
-            Current(publication),
-            [
-                Node(
-                    NodeId(name),
-                    ROLES[role],
-                    own.kv_capacity_tokens,
-                    block_tokens=own.block_tokens,
-                    introduced=True,
-                )
-                for name, role in self.fleet.roles.items()
-                for own in (self.fleet.engines[name].profile,)
-            ],
-            CONNECTORS[connector](
-                ConnectorOptions(
-                    lease_s=profile.lease_s, block_tokens=profile.block_tokens, addresses=self._addresses()
-                )
-            ),
-            slos,
-            decider=decider,
+        nodes = [
+            (NodeId(name), ROLES[role], self.fleet.engines[name].profile) for name, role in self.fleet.roles.items()
+        ]
+        options = ConnectorOptions(
+            lease_s=profile.lease_s, block_tokens=profile.block_tokens, addresses=self._addresses()
         )
+        self.routers = RouterGroup(
+            lambda: RouterCore(
+                Current(publication),
+                [
+                    Node(name, role, own.kv_capacity_tokens, block_tokens=own.block_tokens, introduced=True)
+                    for name, role, own in nodes
+                ],
+                CONNECTORS[connector](options),
+                slos,
+                decider=decider,
+            ),
+            routers,
+        )
+        self.core = self.routers.cores[0]
+        """The first router; there is no other unless `routers` says so."""
         self.state = ControlState(publication, law)
-        self.tallies = {profile.model: Tallies(profile.model, slos)}
+        self.told = Told(profile.model, slos, share=told_share, seed=seed)
+        self.tallies = self.told.tallies
         self.profile = profile
         self._model = profile.model
         self._coins = np.random.default_rng([seed, 1])
         self._client = client
         self._in_flight = 0
         self._line: deque[_Talk] = deque()
-        self._unseen: list[TurnRecord] | None = None
-        """What the controller has not been told while its metrics are out."""
         self._sent = 0
         for name, engine in self.fleet.engines.items():
             self._introduce(name)
             if kv_events:
                 block_tokens = engine.profile.block_tokens
-                tell = _Teller(self.core.residency.follow(NodeId(name)), block_tokens)
-                engine.cache.watcher = KvBlocks(block_tokens, tell)
+                engine.cache.watcher = KvBlocks(block_tokens, self.routers.follow(name, block_tokens))
 
     def run(self, plans: Iterable[ConversationPlan], phases: Sequence[Phase], faults: Iterable[Fault] = ()) -> None:
         """Run to the end of the last phase."""
@@ -220,7 +206,7 @@ class Simulation:
             self._plan_fault(fault)
         for plan in plans:
             self.open += 1
-            self.events.at(plan.start_s, self._ready, _Talk(plan))
+            self.events.at(plan.start_s, self._ready, _Talk(plan, self.routers.of(plan.name)))
         self.events.at(TICK_S, self._tick)
         self.events.at(USAGE_S, self._usage)
         return at_s
@@ -237,7 +223,7 @@ class Simulation:
     @property
     def unfinished(self) -> list[Unfinished]:
         """Turns in flight now."""
-        flights = self.core.flights()
+        flights = self.routers.flights()
         return [
             Unfinished(
                 f.number,
@@ -249,14 +235,19 @@ class Simulation:
 
     def kill(self, node: str) -> None:
         """The node dies; the router knows at once."""
-        self.core.node_down(NodeId(node))
+        self.routers.node_down(node)
         self.fleet.kill(node)
 
     def revive(self, node: str) -> None:
         """The node is back, empty."""
         self.fleet.revive(node)
         self._introduce(node)
-        self.core.node_up(NodeId(node))
+        self.routers.node_up(node)
+
+    def redeclare(self, slos: Sequence[Slo]) -> None:
+        """Other objectives from now on, for routers and controller."""
+        self.routers.redeclare(slos)
+        self.told.redeclare(slos)
 
     def _plan_fault(self, fault: Fault) -> None:
         begin, end = self.events.at, self.events.at
@@ -274,16 +265,8 @@ class Simulation:
             for name in self.fleet.engines if node is None else (node,):
                 end(fault.end_s, self.fleet.set_bandwidth, self.fleet.links[name].bandwidth_gb_s, name)
         else:
-            begin(fault.at_s, self._metrics_out)
-            end(fault.end_s, self._metrics_back)
-
-    def _metrics_out(self) -> None:
-        self._unseen = []
-
-    def _metrics_back(self) -> None:
-        unseen, self._unseen = self._unseen or [], None
-        for record in unseen:
-            self.tallies[record.model].fold(record)
+            begin(fault.at_s, self.told.metrics_out)
+            end(fault.end_s, self.told.metrics_back)
 
     def _addresses(self) -> dict[NodeId, str]:
         hand_over = self.fleet.hand_over
@@ -291,7 +274,7 @@ class Simulation:
 
     def _introduce(self, node: str) -> None:
         if self.fleet.hand_over is not None:
-            self.core.nodes[NodeId(node)].engine_id = self.fleet.hand_over.engine_id(node)
+            self.routers.introduce(node, self.fleet.hand_over.engine_id(node))
 
     # -- one turn ------------------------------------------------------------------------------------------------------
 
@@ -320,7 +303,7 @@ class Simulation:
             return
         flight = talk.flight
         flight.leg = None
-        self._close(talk, self.core.end(flight, self.events.now_s, Outcome.TIMED_OUT))
+        self._close(talk, talk.core.end(flight, self.events.now_s, Outcome.TIMED_OUT))
         self._ended(talk)
 
     def _close(self, talk: _Talk, record: TurnRecord | None) -> None:
@@ -360,14 +343,14 @@ class Simulation:
             now,
         )
         try:
-            flight = self.core.accept(turn, now, float(self._coins.random()))
+            flight = talk.core.accept(turn, now, float(self._coins.random()))
         except NoNode:  # refused by the router: the conversation ends
             self.refused_s.append((now, talk.next_turn + 1))
             self._close(talk, None)
             self._ended(talk)
             return
         talk.flight = flight
-        self._go(talk, flight, lambda: self.core.next_leg(flight, None, now))
+        self._go(talk, flight, lambda: talk.core.next_leg(flight, None, now))
 
     def _go(self, talk: _Talk, flight: Flight, next_leg: Callable[[], Leg]) -> None:
         """Send the next leg and what goes beside it, or end the turn if there is none to send."""
@@ -398,34 +381,34 @@ class Simulation:
         return self.fleet.call(
             part.node,
             request,
-            lambda at_s: self.events.at(at_s, self._first_seen, flight, leg),
+            lambda at_s: self.events.at(at_s, self._first_seen, talk, flight, leg),
             lambda at_s, reply: self._answered(talk, flight, at_s, reply),
             lambda at_s, status: self._leg_failed(talk, flight, leg, part),
         )
 
     def _prefilled(self, talk: _Talk, flight: Flight, leg: Leg, reply: Reply) -> None:
-        if flight.leg is not leg or not self.core.is_in_flight(flight):
+        if flight.leg is not leg or not talk.core.is_in_flight(flight):
             return
         now = self.events.now_s
         answer = LegReply(200, reply.prompt_tokens, reply.cached_tokens, reply.kv_transfer_params, now, "length")
-        self._go(talk, flight, lambda: self.core.next_leg(flight, answer, now))
+        self._go(talk, flight, lambda: talk.core.next_leg(flight, answer, now))
 
     def _leg_failed(self, talk: _Talk, flight: Flight, leg: Leg, part: Leg) -> None:
-        if flight.leg is not leg or not self.core.is_in_flight(flight):
+        if flight.leg is not leg or not talk.core.is_in_flight(flight):
             return
         now = self.events.now_s
         if flight.watch.first_s is None:
-            self._go(talk, flight, lambda: self.core.leg_failed(flight, now, part))
+            self._go(talk, flight, lambda: talk.core.leg_failed(flight, now, part))
         elif part is leg:
             self._fail(talk, flight)
 
     def _fail(self, talk: _Talk, flight: Flight) -> None:
-        self._close(talk, self.core.end(flight, self.events.now_s, Outcome.FAILED))
+        self._close(talk, talk.core.end(flight, self.events.now_s, Outcome.FAILED))
         self._ended(talk)
 
-    def _first_seen(self, flight: Flight, leg: Leg) -> None:
+    def _first_seen(self, talk: _Talk, flight: Flight, leg: Leg) -> None:
         if flight.leg is leg:  # else D died with this token on its way, and the turn was planned again
-            self.core.first_token(flight, self.events.now_s)
+            talk.core.first_token(flight, self.events.now_s)
 
     def _answered(self, talk: _Talk, flight: Flight, at_s: float, reply: Reply) -> None:
         self.events.at(at_s, self._answer_seen, talk, flight, reply)
@@ -435,7 +418,7 @@ class Simulation:
             return
         now = self.events.now_s
         flight.watch.token(now)
-        record = self.core.complete(flight, now, reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens)
+        record = talk.core.complete(flight, now, reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens)
         talk.context_tokens = reply.prompt_tokens + reply.completion_tokens
         talk.next_turn += 1
         if talk.next_turn < len(talk.plan.turns):
@@ -449,26 +432,23 @@ class Simulation:
     def _record(self, record: TurnRecord) -> None:
         self.records.append(record)
         self.later_answered += record.turn > 1
-        if self._unseen is None:
-            self.tallies[record.model].fold(record)
-        else:
-            self._unseen.append(record)
+        self.told.record(record)
         if self.on_record is not None:
             self.on_record(record)
 
     def _usage(self) -> None:
         for name, engine in self.fleet.engines.items():
             if engine.alive:
-                self.core.node_usage(NodeId(name), engine.kv_usage)
+                self.routers.node_usage(name, engine.kv_usage)
         self.events.after(USAGE_S, self._usage)
 
     # -- control -------------------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
         now = self.events.now_s
-        self.state, outputs = tick(self.state, self.tallies, self.core.waiting(now), now)
+        self.state, outputs = tick(self.state, self.tallies, self.told.waiting(self.routers.waiting(now)), now)
         if outputs.publication is not None:
-            self.core.current.swap(outputs.publication)
+            self.routers.swap(outputs.publication)
         tally = self.tallies[self._model]
         self.ticks.append(TickView(now, outputs.models[self._model], tally.later_turns, tally.local_turns))
         self.events.after(TICK_S, self._tick)
