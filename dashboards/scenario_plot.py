@@ -67,6 +67,8 @@ class PhaseView:
     start_s: float
     end_s: float
     settle_s: float
+    ttft_slo_ms: float | None = None  # where it is not the scenario's
+    tpot_slo_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,7 @@ class _Panel:
     ticks: dict[float, str]
     slo: float | None = None
     slo_label: str = ""
+    slo_column: str = ""  # field of PhaseView with a phase's own
     weight: float = 1.0  # of the lines
 
 
@@ -211,7 +214,8 @@ def _draw_panel(axes: "Axes", panel: _Panel, scenario: ScenarioView) -> None:
             settled_s = min(phase.start_s + phase.settle_s, phase.end_s)
             axes.axvspan(phase.start_s, settled_s, fc="none", ec=HATCH, hatch="////", lw=0, zorder=0.6)
     if panel.slo is not None:
-        axes.axhline(panel.slo, color=INK, lw=1.2, ls=(0, (6, 3)), zorder=6)
+        for begin_s, end_s, slo in _promised(scenario, panel):
+            axes.hlines(slo, begin_s, end_s, color=INK, lw=1.2, ls=(0, (6, 3)), zorder=6)
         spot, place = (1, panel.slo), ("axes fraction", "data")
         axes.annotate(panel.slo_label, spot, (6, 0), xycoords=place, va="center", weight="bold", **nearby)
     for i, series in enumerate(scenario.series):
@@ -271,6 +275,8 @@ def _panels(scenario: ScenarioView) -> list[_Panel]:
         shown = [v for each in points for t_s, v in each if start_s <= t_s <= end_s]
         known[column] = [v for v in shown if not math.isnan(v)]
     ttft, tpot = (scenario.ttft_slo_ms, TTFT_CUT), (scenario.tpot_slo_ms, TPOT_CUT)
+    known["p99_ttft_ms"] += [phase.ttft_slo_ms for phase in scenario.phases if phase.ttft_slo_ms is not None]
+    known["p99_tpot_ms"] += [phase.tpot_slo_ms for phase in scenario.phases if phase.tpot_slo_ms is not None]
     panels = [
         _latency("P99 TTFT of later turns", "p99_ttft_ms", 2.3, *ttft, known["p99_ttft_ms"]),
         _latency("P99 TPOT of all turns", "p99_tpot_ms", 1.8, *tpot, known["p99_tpot_ms"]),
@@ -308,7 +314,17 @@ def _latency(name: str, column: str, height: float, slo_ms: float, cut: float, k
         ticks={tick: f"{tick / unit_ms:g}" for tick in ticks},
         slo=slo_ms,
         slo_label=f"SLO\n{slo_ms / unit_ms:g} {unit}",
+        slo_column=column.replace("p99_", "").replace("_ms", "_slo_ms"),
     )
+
+
+def _promised(scenario: ScenarioView, panel: _Panel) -> list[tuple[float, float, float]]:
+    """(begin, end, SLO) of stretches under one promise; one over the whole axis where it never changes."""
+    assert panel.slo is not None
+    own = [(phase, getattr(phase, panel.slo_column)) for phase in scenario.phases]
+    if all(slo is None for _, slo in own):
+        return [(*_time_range(scenario), panel.slo)]
+    return [(phase.start_s, phase.end_s, panel.slo if slo is None else slo) for phase, slo in own]
 
 
 def _values(series: SeriesView, column: str) -> list[float]:

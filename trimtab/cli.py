@@ -21,6 +21,7 @@ from .cli_alerts import alerts_app
 from .cli_config import config_app
 from .cli_engines import engines_app
 from .cli_nodes import nodes_app
+from .cli_scenarios import scenarios_app
 from .cli_slo import slo_app
 from .cli_slo_status import slo_status
 from .console import out
@@ -32,6 +33,7 @@ app.add_typer(config_app, name="config")
 app.add_typer(alerts_app, name="alerts")
 slo_app.command("status")(slo_status)
 app.add_typer(nodes_app, name="nodes")
+app.add_typer(scenarios_app, name="scenarios")
 slo_app.command("rules")(cli_rules.rules)
 app.command("demo")(cli_demo.demo)
 app.command("calibrate")(cli_calibrate.calibrate)

@@ -7,7 +7,7 @@ from math import isnan
 
 from dashboards.scenario_plot import PhaseView, ScenarioView, SeriesView
 from dashboards.sweep_plot import SweepView, Swept, SweptAxis
-from slos.objective import Signal
+from slos.objective import Signal, Slo
 
 from .contenders import contender
 from .experiment import Result
@@ -18,11 +18,20 @@ from .spread import Spread
 def as_view(outcome: Outcome, command: str, commit: str, names: Sequence[str]) -> ScenarioView:
     """The first seed of the policies named, as far as they ran; the first is drawn strong."""
     scenario = outcome.scenario
-    limits = {slo.signal: (slo.threshold_s or 0.0) * 1e3 for slo in scenario.slos}
-    phases, begin_s = [], 0.0
-    for at, phase in enumerate(scenario.phases):
-        phases.append(PhaseView(phase.label, begin_s, begin_s + phase.duration_s, scenario.settle_of(at)))
-        begin_s += phase.duration_s
+    # The line's label stands at the right end: it is the last phase's.
+    limits = _limits_ms(scenario.slos_of(len(scenario.phases) - 1))
+    phases = []
+    for at, (phase, begin_s) in enumerate(zip(scenario.phases, scenario.begins_s(), strict=True)):
+        own = _limits_ms(scenario.slos_of(at))
+        phases.append(
+            PhaseView(
+                phase.label,
+                begin_s,
+                begin_s + phase.duration_s,
+                scenario.settle_of(at),
+                *(own[signal] if own[signal] != limits[signal] else None for signal in (Signal.TTFT, Signal.TPOT)),
+            )
+        )
     series = [
         _series(outcome.runs[name][0], contender(name, {}).has_price, outcome.attainment(name))
         for name in names
@@ -37,6 +46,10 @@ def as_view(outcome: Outcome, command: str, commit: str, names: Sequence[str]) -
         series,
         f"source: emulated · {command} · {commit} · {seeds}",
     )
+
+
+def _limits_ms(slos: Sequence[Slo]) -> dict[Signal, float]:
+    return {slo.signal: (slo.threshold_s or 0.0) * 1e3 for slo in slos}
 
 
 def _series(run: Run, has_price: bool, attainment: float) -> SeriesView:

@@ -10,6 +10,7 @@ controller ran on any of them (docs/reference/suite.md), and are never tuned to 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -17,6 +18,7 @@ from emulator.arrivals import Diurnal, FlashCrowd, Mmpp
 from emulator.faults import Fault, FaultKind
 from emulator.workload import AGENT, CHAT, PASTE, RAG, LogNormal, Mix, Phase
 from slos.objective import Slo
+from slos.problem import did_you_mean
 
 from ..scenarios import H1, H3, H4, Scenario, promises
 from ..wrong_tables import TableState
@@ -38,6 +40,10 @@ class Entry:
     scenario: Scenario
     sided: Sided
     about: str
+    impossible: int | None = None
+    """The phase whose promise nothing can hold."""
+    flagged_within_s: float | None = None
+    """How soon that is to be said."""
 
     @property
     def name(self) -> str:
@@ -299,8 +305,19 @@ def _other() -> list[tuple[Scenario, str]]:
     ]
 
 
+IMPOSSIBLE = {"infeasible": (1, 300.0), "infeasible_3x": (1, 100.0)}
+"""Scenarios with a phase that nothing can hold: which, and how soon that is to be said."""
+
 CATALOGUE: dict[str, Entry] = {
-    scenario.name: Entry(scenario, sided, about)
+    scenario.name: Entry(scenario, sided, about, *IMPOSSIBLE.get(scenario.name, (None, None)))
     for sided, found in ((Sided.TWO, _two_sided()), (Sided.ONE, _one_sided()), (Sided.NONE, _other()))
     for scenario, about in found
 }
+
+
+def entries_named(names: Sequence[str]) -> tuple[Entry, ...]:
+    """Those of that name, or all without any. Raises ValueError with what is near."""
+    for name in names:
+        if name not in CATALOGUE:
+            raise ValueError(f"unknown scenario {name!r}; {did_you_mean(name, tuple(CATALOGUE))}")
+    return tuple(CATALOGUE[name] for name in dict.fromkeys(names)) if names else tuple(CATALOGUE.values())
