@@ -24,9 +24,9 @@ from starlette.responses import JSONResponse
 from router.errors import Code, error_body
 from router.membership.orders import Added, Drained, Orders, change_orders, orders_to_json, read_orders
 
+from .audit import AuditRow
 from .loop import ControlLoop
 from .status import iso
-from .store import AuditRow
 
 MAX_BYTES = 4096
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from router.pin import Pin, read_pin, write_pin
 
-from .store import AuditRow
+from .audit import AuditRow
 
 PINNED, LIFTED = "pin", "unpin"
 

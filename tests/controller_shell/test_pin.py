@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from controller.audit import AuditRow
 from controller.pin import look, noticed, put
-from controller.store import AuditRow
 from router.pin import Pin, write_pin
 from tests.controller_shell.reports import config
 from trimtab.control import build_control
