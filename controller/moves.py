@@ -4,12 +4,12 @@
 `MAX_REVERSALS` are a limit cycle. A swing of .05 of the local share is what counts; the share moves by at most .61 per
 nat of the price (the paper's figure 6), so that is .08 nat.
 
-**Sign**: a higher price sends less to D, so TPOT falls and TTFT rises. The balance is ln(severity of TPOT) - ln(severity
-of TTFT), and it has to fall after the price rose. Price and balance are noted every `EVERY_TICKS`, so that the windows
-which the percentiles come from do not overlap; a move is the change of ln p between two notes, its answer the change
-of the balance between the next two. Over `MOVES` moves Spearman's rank correlation of the two is tested: above
-`CRITICAL` (p < .01, one-sided) the fleet answers with the wrong sign. The moves are dropped after a test, so that each
-is judged once.
+**Sign**: a higher price sends less to D, so TPOT falls and TTFT rises. The balance is ln(severity of TPOT) minus
+ln(severity of TTFT), and it has to fall after the price rose. Price and balance are noted every `EVERY_TICKS`, so that
+the windows which the percentiles come from do not overlap; a move is the change of ln p between two notes, its answer
+the change of the balance between the next two. Over `MOVES` moves Spearman's rank correlation of the two is tested:
+above `CRITICAL` (p < .01, one-sided) the fleet answers with the wrong sign. The moves are dropped after a test, so that
+each is judged once.
 
 A correlation says nothing of moves that all go one way: a price that falls while a queue grows looks the same whether
 the load grew or the sign is wrong. So a test needs `MIN_EACH_WAY` moves up and as many down; runs in one direction are

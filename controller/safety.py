@@ -83,6 +83,8 @@ class Signs:
     """Ended since the last tick."""
     in_flight: bool = False
     """Turns of it are under way."""
+    heard: bool = True
+    """Some report came since the last tick; without one, nobody knows whether a turn ended."""
     balance: float | None = None
     """At the last tick (`moves.balance`)."""
     routers: bool = True
@@ -170,6 +172,8 @@ class Safety:
             pace = signs.turns if not self.pace else PACE * self.pace + (1 - PACE) * signs.turns
             now = replace(now, pace=pace, silent=0, busy=False)
             return now._settled() if missed else now
+        if not signs.heard:
+            return now
         return replace(now, silent=self.silent + 1, busy=self.busy or signs.in_flight)
 
     def _judged(self, signs: Signs) -> Safety:
@@ -182,15 +186,16 @@ class Safety:
             return replace(known, silent=0, busy=False)._into(State.OFFLINE, Why.NO_ROUTERS)
         if not signs.table:
             return self._into(State.OFFLINE, Why.NO_TABLE)
-        if signs.held and not signs.reverted:
+        if signs.reverted:
+            return self._settled(Why.REVERTED)._held()
+        if signs.held:
             return self._into(State.HOLD, Why.SET_BY_HAND)
         if self.retry:
             return self._home(Why.WRONG_SIGN, signs)
         if self._mute:
             return self._missing(signs)
-        if signs.reverted or signs.stalled or signs.changed:
-            cause = Why.REVERTED if signs.reverted else Why.STALLED if signs.stalled else Why.SETTLING
-            return self._settled(cause)._held()
+        if signs.stalled or signs.changed:
+            return self._settled(Why.STALLED if signs.stalled else Why.SETTLING)._held()
         return self._held() if self.settle else self._active(signs)
 
     @property
