@@ -1,8 +1,8 @@
 """What a price has done of late, and whether the fleet answered as it should.
 
 **Reversals**: turning points of ln p over the last `CYCLE_TICKS`, each after a swing of `SWING` or more. More than
-`MAX_REVERSALS` are a limit cycle. A swing of .05 of the local share is what counts; the share moves by at most .61 per
-nat of the price (the paper's figure 6), so that is .08 nat.
+`MAX_REVERSALS` are a limit cycle. The swing is above one step of the default law (.11 nat near the start price), whose
+single steps up and down are its saw-tooth, and no cycle.
 
 **Sign**: a higher price sends less to D, so TPOT falls and TTFT rises. The balance is ln(severity of TPOT) minus
 ln(severity of TTFT), and it has to fall after the price rose. Price and balance are noted every `EVERY_TICKS`, so that
@@ -29,8 +29,8 @@ from .cells import WINDOW_TICKS
 
 CYCLE_TICKS = 12
 MAX_REVERSALS = 3
-SWING = 0.08
-"""Of ln p."""
+SWING = 0.15
+"""Of ln p: 5 to 10 % of the local share, which moves by .61 per nat at most (the paper's figure 6)."""
 EVERY_TICKS = WINDOW_TICKS
 MOVES = 20
 MIN_EACH_WAY = 5
