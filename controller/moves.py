@@ -6,8 +6,10 @@ single steps up and down are its saw-tooth, and no cycle.
 
 **Sign**: a higher price sends less to D, so TPOT falls and TTFT rises. The balance is ln(severity of TPOT) minus
 ln(severity of TTFT), and it has to fall after the price rose. Price and balance are noted every `EVERY_TICKS`, so that
-the windows which the percentiles come from do not overlap; a move is the change of ln p between two notes, its answer
-the change of the balance between the next two. Over `MOVES` moves Spearman's rank correlation of the two is tested:
+the windows which the percentiles come from do not overlap. Of three notes in a row the change of ln p between the first
+two is a move, and the change of the balance from the first to the last its answer: half a window may see it before the
+second note, all of one does by the third. The next three begin with the last of these, so that no answer counts twice.
+Over `MOVES` moves Spearman's rank correlation of the two is tested:
 above `CRITICAL` (p < .01, one-sided) the fleet answers with the wrong sign. The moves are dropped after a test, so that
 each is judged once.
 
@@ -47,7 +49,7 @@ class Moves:
     levels: tuple[float, ...] = ()
     """ln p by tick."""
     notes: tuple[tuple[float, float], ...] = ()
-    """The last two notes of (ln p, balance)."""
+    """The last notes of (ln p, balance), two at most."""
     answered: tuple[tuple[float, float], ...] = ()
     """(move, its answer)."""
     ticks: int = 0
@@ -65,12 +67,13 @@ class Moves:
     def _noted(self, ln_price: float, balance: float | None) -> Moves:
         if balance is None:
             return replace(self, notes=())
-        answered = self.answered
-        if len(self.notes) == 2:
-            (before, _), (at, then) = self.notes
+        notes, answered = (*self.notes, (ln_price, balance)), self.answered
+        if len(notes) == 3:
+            (before, then), (at, _), _ = notes
+            notes = notes[-1:]
             if abs(at - before) > SAME:
                 answered = (*answered, (at - before, balance - then))[-MOVES:]
-        noted = replace(self, notes=(*self.notes, (ln_price, balance))[-2:], answered=answered)
+        noted = replace(self, notes=notes, answered=answered)
         ups = sum(move > 0 for move, _ in answered)
         if len(answered) < MOVES or not MIN_EACH_WAY <= ups <= MOVES - MIN_EACH_WAY:
             return noted

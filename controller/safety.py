@@ -168,10 +168,11 @@ class Safety:
         """What is counted, whatever the state."""
         now = replace(self, ticks=self.ticks + 1, retry=max(0, self.retry - 1), damped=max(0, self.damped - 1))
         if signs.turns:
-            missed = now._mute
-            pace = signs.turns if not self.pace else PACE * self.pace + (1 - PACE) * signs.turns
-            now = replace(now, pace=pace, silent=0, busy=False)
-            return now._settled() if missed else now
+            if now._mute:
+                return replace(now, silent=0, busy=False)._settled()
+            kept = PACE ** (self.silent + 1)  # the ticks without one count, too
+            pace = kept * self.pace + (1 - kept) * signs.turns / (self.silent + 1)
+            return replace(now, pace=pace, silent=0, busy=False)
         if not signs.heard:
             return now
         return replace(now, silent=self.silent + 1, busy=self.busy or signs.in_flight)
