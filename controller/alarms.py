@@ -1,4 +1,5 @@
-"""Alarms of the system itself: the store, a reload that failed, a loop that stands still, routers that went silent.
+"""Alarms of the system itself: the store, a reload that failed, a loop that stands still, a price that fell back,
+routers that went silent.
 
 A condition says what is wrong now, thing by thing; each thing has a machine that holds it for `for_s` before it is an
 alarm and for `clear_s` before it is none. Pure: conditions are functions, time is an argument.
@@ -136,6 +137,19 @@ def controller_stale(late: Callable[[], float | None]) -> Condition:
         return {"controller": Wrong(said, Severity.PAGE)}
 
     return Condition("TrimtabControllerStale", check)
+
+
+def fallen_back(models: Callable[[], Mapping[str, str]]) -> Condition:
+    """Models whose price went back to its start; `models` gives why."""
+
+    def check() -> Mapping[str, Wrong]:
+        said = "the price does not follow the SLOs and goes to its start"
+        return {
+            f"price of {model}": Wrong(f"{model}: {why}; {said}", labels={"model": model})
+            for model, why in models().items()
+        }
+
+    return Condition("TrimtabPriceFellBack", check)
 
 
 def routers_silent(intake: Intake, now_s: Callable[[], float]) -> Condition:

@@ -37,6 +37,7 @@ from .alarms import (
     Condition,
     SystemAlarms,
     controller_stale,
+    fallen_back,
     reload_failed,
     routers_silent,
     store_damaged,
@@ -46,7 +47,9 @@ from .doing import doing
 from .judging import Judging, Standing
 from .ledgers import Ledgers
 from .loop import ControlLoop
+from .safety import State as SafetyState
 from .scheduler import Job
+from .status import WHY
 from .store import OutboxRow
 from .tick import Outputs
 
@@ -381,10 +384,15 @@ def conditions(loop: ControlLoop) -> list[Condition]:
         now_s = loop.monotonic()
         return now_s - loop.ticked_s if loop.late(now_s) else None
 
+    def fallbacks() -> dict[str, str]:
+        found = {model: loop.guard(model).safety for model in loop.intake.tallies}
+        return {model: WHY[each.reason] for model, each in found.items() if each.state is SafetyState.FALLBACK_HOME}
+
     return [
         store_failed(lambda: loop.store.problem),
         store_damaged(lambda: loop.store.damage),
         reload_failed(lambda: loop.reload_failed),
         controller_stale(late),
+        fallen_back(fallbacks),
         routers_silent(loop.intake, loop.monotonic),
     ]

@@ -23,10 +23,10 @@ from slos.silences import Silence
 
 from .alerting import Alerting
 from .answers import TooLarge, answered, body_of, refused
+from .audit import AuditRow
 from .loop import ControlLoop
 from .slo_status import incident_row, slo_status
 from .status import iso, number
-from .store import AuditRow
 
 MAX_BYTES = 16_384
 

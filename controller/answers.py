@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import TypeVar
 
+import msgspec
 from fastapi import Request, Response
 
 from router.errors import Code, error_body
+
+_T = TypeVar("_T", bound=msgspec.Struct)
 
 
 class TooLarge(Exception):
@@ -23,6 +27,16 @@ async def body_of(request: Request, limit: int) -> bytes:
             raise TooLarge
         parts.append(part)
     return b"".join(parts)
+
+
+async def body_as(request: Request, limit: int, shape: type[_T]) -> _T:
+    """The body as such a struct. Raises ValueError with what to write."""
+    try:
+        return msgspec.json.decode(await body_of(request, limit), type=shape)
+    except TooLarge:
+        raise ValueError(f"the body has at most {limit} bytes") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"the body: {error}") from None
 
 
 def answered(value: object, status_code: int = 200) -> Response:

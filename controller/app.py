@@ -2,8 +2,8 @@
 
     POST /internal/v1/turns    a report (router/wire.py)              -> {"accepted_seq": n}
     GET  /internal/v1/policy   ?after=V&have=d1,d2, waits up to 25 s  -> a publication, or 204 (wait_s: less)
-    GET  /api/v1/status  /series?minutes=60&model=M  /slos  /policy  /pin  /audit
-    POST /api/v1/pin           {"x": 0..1 | null, "by": "..."}        -> as GET
+    GET  /api/v1/status  /series?minutes=60&model=M  /slos  /policy
+    /api/v1/pin, /controls, /bounds, /weights, /resume, /audit         controls_api.py
     /api/v1/nodes              nodes_api.py
     GET  /health  /metrics
 
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Query, Request, Response
@@ -32,15 +31,15 @@ from router.wire import WireError, publication_to_wire, report_from_json
 from . import exposition
 from .answers import TooLarge, answered, body_of, refused
 from .config import LOOPBACK, ControlConfig
+from .controls_api import mount_controls
 from .intake import IntakeFull
 from .loop import ControlLoop, TooManyPollers
 from .metrics import ControlCollector
-from .pin import PinFile, look, noticed, put
+from .pin import PinFile, look
 from .series import MAX_MINUTES, series
-from .status import iso, pin_document, problems, slo_rows, status
+from .status import iso, problems, slo_rows, status
 
 MAX_REPORT_BYTES = 8 << 20
-MAX_API_BYTES = 4096
 POLL_S = 25.0
 MAX_HAVE = 256
 
@@ -120,35 +119,7 @@ def create_app(
         del document["tables"]
         return answered({"source": config.source, "published_at": iso(loop.published_at_s), **document})
 
-    @app.get("/api/v1/audit")
-    async def get_audit(limit: int = Query(100, ge=1, le=1000)) -> Response:
-        rows = await asyncio.to_thread(loop.store.audits, limit)
-        return answered(
-            {"audit": [{"at": iso(r.at_s), "actor": r.actor, "action": r.action, "detail": r.detail} for r in rows]}
-        )
-
-    @app.get("/api/v1/pin")
-    async def get_pin() -> Response:
-        pin = await asyncio.to_thread(look, config.state_dir)
-        return answered(pin_document(loop, pin, loop.monotonic()))
-
-    @app.post("/api/v1/pin")
-    async def post_pin(request: Request) -> Response:
-        try:
-            x, by = _wanted(await body_of(request, MAX_API_BYTES))
-        except TooLarge:
-            return refused(413, Code.TOO_LARGE, f"a pin has at most {MAX_API_BYTES} bytes")
-        except ValueError as error:
-            return refused(400, Code.BAD_REQUEST, str(error))
-        at_s = loop.wall()
-        try:
-            pin = await asyncio.to_thread(put, config.state_dir, x, by, iso(at_s))
-        except OSError as error:
-            return refused(500, Code.INTERNAL, f"the pin could not be written to {config.state_dir}: {error.strerror}")
-        row = noticed(pin.pin, await asyncio.to_thread(loop.store.audits), at_s, by)
-        if row is not None:
-            loop.store.audit(row)
-        return answered(pin_document(loop, pin, loop.monotonic()))
+    mount_controls(app, loop)
 
     # -- machines ------------------------------------------------------------------------------------------------------
 
@@ -224,21 +195,3 @@ def _same_site(request: Request, config: ControlConfig) -> bool:
     if origin is not None and urlsplit(origin).netloc != host:
         return False
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
-
-
-def _wanted(body: bytes) -> tuple[float | None, str]:
-    """(x, by) of a pin. Raises ValueError."""
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        raise ValueError("the body is no JSON") from None
-    if not isinstance(value, dict) or "x" not in value:
-        raise ValueError('the body is an object with "x": the share of later turns that goes local, 0..1, or null')
-    x, by = value["x"], value.get("by", "api")
-    if not isinstance(by, str):
-        raise ValueError('"by" is a name')
-    if x is None:
-        return None, by[:200]
-    if isinstance(x, bool) or not isinstance(x, int | float) or not 0 <= x <= 1:
-        raise ValueError('"x" is the share of later turns that goes local, 0..1, or null')
-    return float(x), by[:200]

@@ -85,9 +85,9 @@ class Evidence:
             severity,
             seen.log_odds_over(epsilon),
             sqrt(seen.log_odds_variance(epsilon)),
+            bounds.n,
             0.0 if bounds.low is None else bounds.low / epsilon,
             inf if bounds.high is None else bounds.high / epsilon,
-            bounds.n,
         )
 
 

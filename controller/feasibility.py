@@ -6,17 +6,14 @@ law goes on minimising the worse violation meanwhile, with steps no larger than 
 
 A tick is impossible if that is so for sure over the last minutes (`LONG_KEEP`: half is forgotten in two) and not
 refuted by the evidence of the law, which is younger. Both sides are judged together, since the law shares out what is
-missed: each z is positive, and their sum in standard deviations is above `SURE`. `RAISE` impossible ticks in a row raise
-the flag, `CLEAR` without clear it.
+missed: each z is positive, and their sum in standard deviations is above `SURE`. `RAISE` impossible ticks in a row
+raise the flag, `CLEAR` without clear it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-
-from slos.reduce import SloReading
 
 from .evidence import Evidence
 from .laws.protocol import Side, Sides
@@ -51,15 +48,12 @@ class Feasibility:
     evidence: Evidence = field(default_factory=Evidence)
     """Of the last minutes."""
 
-    def after(self, sigma: float, readings: Iterable[SloReading], now: Sides) -> Feasibility:
-        """The state after one more tick at `sigma`; `now` is what the law went by. No evidence on the side that was
-        short changes nothing."""
-        rows = list(readings)
-        evidence = self.evidence.after(rows, LONG_KEEP)
-        return replace(self.judged(sigma, evidence.sides(rows), now), evidence=evidence)
+    def after(self, sigma: float, evidence: Evidence, long: Sides, now: Sides) -> Feasibility:
+        """The state after one more tick at `sigma`: what the last minutes say, and what the law went by."""
+        return replace(self.judged(sigma, long, now), evidence=evidence)
 
     def judged(self, sigma: float, long: Sides, now: Sides) -> Feasibility:
-        """The same, from what the last minutes say and what the law went by."""
+        """The same but for the evidence. None on the side that was short changes nothing."""
         ttft_over, tpot_over = _over(long.ttft, now.ttft), _over(long.tpot, now.tpot)
         found: Relief | None = None
         if _both(long, now):

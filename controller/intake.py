@@ -197,6 +197,13 @@ class Intake:
             for turn in view.report.waiting
         ]
 
+    def busy(self, now_s: float) -> frozenset[str]:
+        """Models that have turns in flight: waiting for a first token, or running on a node. Where nodes are not named
+        by model, what runs may be any one's."""
+        nodes = [node.id.rpartition("/")[0] for node in self.nodes(now_s)[1] if node.sequences]
+        running = self.tallies.keys() if "" in nodes else set(nodes)
+        return frozenset({turn.model for turn in self.waiting(now_s)} | running)
+
     def pins(self, now_s: float) -> dict[str, float]:
         """Pins in force, by router."""
         return {name: view.report.pin_x for name, view in self.speaking(now_s).items() if view.report.pin_x is not None}

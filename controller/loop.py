@@ -3,8 +3,8 @@
 Everything here happens on one event loop, so there are no locks; the rules are in the pure modules (`intake`, `tick`,
 `publish`). Control maths use the monotonic clock, the wall clock is for display and for the store.
 
-The price is held, and the law not stepped, while a router reports a pin or the configuration pins, and for a window of
-ticks after that or after a stall: what those ticks read was measured under another policy, or long ago.
+Whether a law may move a price, and what happens to it otherwise, is `guard`'s and `safety`'s business: the loop says
+what is so around a tick, and carries out what comes back.
 """
 
 from __future__ import annotations
@@ -13,28 +13,33 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from math import isclose
 
-from router.policy import Policy, Publication, Weights
+from router.policy import Policy, Publication
 from router.wire import Report
 from slos.counts import Count
 from slos.epoch import Epoch
 from slos.objective import Slo
 from slos.policy import Declaration
-from slos.reduce import SloReading, driving
+from slos.reduce import SloReading
 
-from .cells import WINDOW_TICKS, Tallies
+from .audit import CONTROLLER, AuditRow
+from .commands import Command
 from .config import ControlConfig
-from .intake import Intake
+from .guard import Around, Guard, Guarded, Guards, guarded
+from .intake import SILENT_S, Intake
+from .kept import DOCUMENT, Kept, first_publication, from_json, to_json
 from .laws import LAWS
 from .ledgers import Ledgers, ledger_key
 from .percentiles import Percentiles
-from .publish import raised
+from .publish import published, raised
+from .rows import TickTurns, tick_row
+from .safety import Safety, foremost
 from .scheduler import LATE_INTERVALS
-from .store import Restored, Store, TickRow
-from .tick import ControlState, ModelOutput, Outputs, tick
+from .store import Restored, Store
+from .tick import ControlState, ModelOutput, Outputs, Steering
+from .watch import misses
 
 log = logging.getLogger("trimtab.control")
 
@@ -52,33 +57,6 @@ EngineReadings = Callable[[], Mapping[str, Sequence[SloReading]]]
 
 class TooManyPollers(Exception):
     """More routers wait for a publication than are served at once."""
-
-
-class State(StrEnum):
-    """What the loop is doing."""
-
-    STARTING = "starting"
-    """No tick yet."""
-    ACTIVE = "active"
-    """The law moves the price."""
-    SETTLING = "settling"
-    """The price is held until the window holds only turns of the present policy."""
-    PINNED = "pinned"
-    """An operator fixed the share of local turns: the price is held."""
-    OBSERVING = "observing"
-    """No law: readings only."""
-    NO_ROUTERS = "no_routers"
-    """No router reports, so there is nothing to go by. Routers go on with the last publication."""
-
-
-@dataclass(frozen=True, slots=True)
-class TickTurns:
-    """One model's turns of the last tick."""
-
-    turns: int = 0
-    later_turns: int = 0
-    local_turns: int = 0
-    waiting: int = 0
 
 
 class ControlLoop:
@@ -117,14 +95,20 @@ class ControlLoop:
         """What was counted, by slices of time, for the days that budgets last."""
         self.percentiles = Percentiles(config.slos)
         """Each SLO's percentile over the last minutes, to be shown."""
-        self.law = LAWS[config.law](priority=config.priority) if config.law is not None and config.moves else None
-        self._control = ControlState(first_publication(config, restored), None)
+        kept = from_json(store.document(DOCUMENT))
+        self.guards: Guards = kept.guards
+        """By model: safety state, bounds, whether weights are held."""
+        self.since_s: dict[str, float] = dict(kept.since_s)
+        """Wall time of the last change of the safety state."""
+        held = [model for model, guard in self.guards.items() if guard.held]
+        law = LAWS[config.law](priority=config.priority) if config.law is not None and config.moves else None
+        learnt = {} if law is None else {name: Steering(law.remembering(each)) for name, each in kept.laws.items()}
+        self._control = ControlState(first_publication(config, restored, held), law, models=learnt)
         self.continued = restored.publication is not None
         """The prices are those of an earlier process."""
         self.started_s = self.ticked_s = monotonic()
         self.started_at_s = self.published_at_s = wall()
         self.published_s = self.started_s
-        self.state = State.STARTING
         self.outputs: Mapping[str, ModelOutput] = {}
         """Of the last tick, by model."""
         self.tick_turns: dict[str, TickTurns] = {}
@@ -134,8 +118,9 @@ class ControlLoop:
         self.stalls = 0
         self.observer_errors = 0
         self.pollers = 0
-        self._settling = 0
         self._seen: dict[str, TickTurns] = {}
+        self._judged = self.intake.counts()
+        self._reports = 0
         self._changed = asyncio.Event()
         self._closing = False
         store.put_publication(self.publication, self.published_at_s)
@@ -212,25 +197,40 @@ class ControlLoop:
         since_s = now_s - self.ticked_s
         if self.ticks and since_s < self.config.tick_s / 2:
             return None
-        if self.ticks and since_s > LATE_INTERVALS * self.config.tick_s:
+        stalled = bool(self.ticks) and since_s > LATE_INTERVALS * self.config.tick_s
+        if stalled:
             self.stalls += 1
-            log.warning("no tick for %.1f s: the price is held for %d ticks", since_s, WINDOW_TICKS)
-            self._settling = WINDOW_TICKS
-        self.state = self._next_state(now_s)
+            log.warning("no tick for %.1f s: the price is held until the readings are fresh", since_s)
         waiting = self.intake.waiting(now_s)
-        law = self.law if self.state is State.ACTIVE else None
-        before = replace(self._control, law=law)
         engine = None if self.engine is None else self.engine()
-        self._control, outputs = tick(before, self.intake.tallies, waiting, now_s, engine)
+        around = self._around(now_s, stalled)
+        result = guarded(self._control, self.guards, self.intake.tallies, waiting, now_s, around, engine)
+        self._control, outputs = result.control, result.outputs
         self.ticked_s = now_s
         self.outputs = outputs.models
         for model, tally in self.intake.tallies.items():
             late = sum(turn.model == model for turn in waiting)
-            self.tick_turns[model] = self._turns(model, tally, late)
+            self.tick_turns[model] = TickTurns.between(self._seen.get(model, TickTurns()), tally, late)
+            self._seen[model] = TickTurns.of(tally)
         if outputs.publication is not None:
             self._published()
         at_s = self.wall()
-        self.store.put_ticks([self._row(model, output, at_s, now_s) for model, output in outputs.models.items()])
+        self._guard(result, at_s)
+        self.store.put_ticks(
+            [
+                tick_row(
+                    at_s,
+                    model,
+                    output,
+                    self.tick_turns[model],
+                    slos=self.config.slos,
+                    price=self.policy.weights_for(model).price,
+                    qps=self.intake.qps(model, now_s),
+                    state=self.guards[model].safety.state,
+                )
+                for model, output in outputs.models.items()
+            ]
+        )
         self.ledgers.take(self.intake.measured(), now_s, at_s)
         counts = self.intake.counts()
         for observer in self.observers:
@@ -241,51 +241,52 @@ class ControlLoop:
                 log.exception("an observer of ticks went wrong")
         return outputs
 
-    def _next_state(self, now_s: float) -> State:
-        if self.config.pin_x is not None or self.intake.pins(now_s):
-            self._settling = WINDOW_TICKS
-            return State.PINNED
-        if self.law is None:
-            return State.OBSERVING
-        if not self.intake.speaking(now_s):
-            return State.NO_ROUTERS
-        if self._settling > 0:
-            self._settling -= 1
-            return State.SETTLING
-        return State.ACTIVE
-
-    def _turns(self, model: str, tally: Tallies, waiting: int) -> TickTurns:
-        before = self._seen.get(model, TickTurns())
-        now = TickTurns(tally.turns, tally.later_turns, tally.local_turns)
-        self._seen[model] = now
-        return TickTurns(
-            now.turns - before.turns,
-            now.later_turns - before.later_turns,
-            now.local_turns - before.local_turns,
-            waiting,
+    def _around(self, now_s: float, stalled: bool) -> Around:
+        """What is so around this tick. A router has as long to be heard after a start as it may be silent later."""
+        routers = bool(self.intake.speaking(now_s)) or now_s - self.started_s < SILENT_S
+        before, self._judged = self._judged, self.intake.counts()
+        reports, self._reports = self._reports, self.intake.totals.reports
+        return Around(
+            routers=routers,
+            heard=self._reports > reports,
+            pinned=self.config.pin_x is not None or bool(self.intake.pins(now_s)),
+            stalled=stalled,
+            busy=self.intake.busy(now_s),
+            misses={model: misses(self.config.slos, model, before, self._judged) for model in self.intake.tallies},
         )
 
-    def _row(self, model: str, output: ModelOutput, at_s: float, now_s: float) -> TickRow:
-        ttft, tpot = sides(self.config.slos, model, output)
-        turns = self.tick_turns[model]
-        relief = output.feasibility.relief
-        return TickRow(
-            at_s,
-            model,
-            None if ttft is None else ttft.value_s,
-            None if tpot is None else tpot.value_s,
-            None if ttft is None else ttft.slo.threshold_s,
-            None if tpot is None else tpot.slo.threshold_s,
-            self.policy.weights_for(model).price,
-            self.intake.qps(model, now_s),
-            turns.turns,
-            turns.later_turns,
-            turns.local_turns,
-            turns.waiting,
-            output.action.value,
-            self.state.value,
-            None if relief is None else relief.value,
-        )
+    def _guard(self, result: Guarded, at_s: float) -> None:
+        """Take what a guarded tick made of the guards, put what happened on record, and have them stored."""
+        for note in result.notes:
+            self.store.audit(AuditRow(at_s, CONTROLLER, note.action, f"{note.model}: {note.detail}"))
+        for model, guard in result.guards.items():
+            if model not in self.since_s or guard.safety.since_tick != self.guard(model).safety.since_tick:
+                self.since_s[model] = at_s
+        self._keep(result.guards, at_s)
+
+    # -- operators -----------------------------------------------------------------------------------------------------
+
+    def guard(self, model: str) -> Guard:
+        """What is kept of one model beside its price."""
+        return self.guards.get(model, Guard())
+
+    @property
+    def safety(self) -> Safety:
+        """The state of the model that is worst off."""
+        return foremost([self.guard(model).safety for model in self.intake.tallies])
+
+    def obey(self, command: Command, actor: str) -> None:
+        """Carry out an operator's command, and put it on record."""
+        if command.policy is not None:
+            self._publish(published(self.publication, command.policy))
+        at_s = self.wall()
+        self.store.audit(AuditRow(at_s, actor, command.action, f"{command.model}: {command.detail}"))
+        self._keep({**self.guards, command.model: command.guard}, at_s)
+
+    def _keep(self, guards: Guards, at_s: float) -> None:
+        self.guards = guards
+        laws = {name: each.law.memory for name, each in self._control.models.items() if each.law is not None}
+        self.store.put_document(DOCUMENT, to_json(Kept(guards, self.since_s, laws)), at_s)
 
     # -- publications --------------------------------------------------------------------------------------------------
 
@@ -336,34 +337,3 @@ class ControlLoop:
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
-
-
-def first_publication(config: ControlConfig, restored: Restored) -> Publication:
-    """What a process starts with: the configuration, and the prices that an earlier process left, a version higher."""
-    stored = restored.publication
-    version = 1 if stored is None else stored.version + 1
-    kept: dict[str, Weights] = {}
-    if stored is not None and stored.mode == config.mode:
-        kept = {model: weights for model, weights in stored.weights.items() if 0 < weights.price < float("inf")}
-    policy = Policy(
-        version,
-        dict(config.tables),
-        Weights.from_price(config.start_price),
-        model_weights=kept,
-        mode=config.mode,
-        pin_x=config.pin_x,
-        provenance="start" if stored is None else f"start, with the prices of version {stored.version}",
-    )
-    return Publication(version, {"main": policy})
-
-
-def sides(slos: tuple[Slo, ...], model: str, output: ModelOutput | None) -> tuple[SloReading | None, SloReading | None]:
-    """The TTFT and the TPOT reading to show: those that bind, else those first declared, without a value."""
-    drives = driving(slos, model)
-    ttft = None if output is None else output.binding.ttft
-    tpot = None if output is None else output.binding.tpot
-    if ttft is None and drives.ttft:
-        ttft = SloReading(drives.ttft[0], None)
-    if tpot is None and drives.tpot:
-        tpot = SloReading(drives.tpot[0], None)
-    return ttft, tpot

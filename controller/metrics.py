@@ -19,7 +19,8 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from slos.counts import Count
 
-from .loop import ControlLoop, State
+from .loop import ControlLoop
+from .safety import State, Why
 from .scheduler import Scheduler
 
 
@@ -54,7 +55,21 @@ SPECS: tuple[Spec, ...] = (
         ("version", "source", "law", "mode"),
         "1; what this process is and what its numbers come from.",
     ),
-    Spec("trimtab_control_state", Kind.GAUGE, "", ("state",), "1 for the state the loop is in, 0 for the others."),
+    Spec(
+        "trimtab_control_state",
+        Kind.GAUGE,
+        "",
+        ("model", "state"),
+        "1 for the safety state that the model's control is in, 0 for the others.",
+    ),
+    Spec(
+        "trimtab_control_state_reason",
+        Kind.GAUGE,
+        "",
+        ("model", "reason"),
+        "1 for the reason of that state, 0 for the others.",
+    ),
+    Spec("trimtab_control_state_age_seconds", Kind.GAUGE, "seconds", ("model",), "How long it has been so."),
     Spec("trimtab_control_healthy", Kind.GAUGE, "", (), "0 if there was no tick for three intervals."),
     Spec("trimtab_control_tick_age_seconds", Kind.GAUGE, "seconds", (), "Time since the last tick."),
     Spec("trimtab_control_ticks", Kind.COUNTER, "", (), "Ticks."),
@@ -63,6 +78,10 @@ SPECS: tuple[Spec, ...] = (
     ),
     Spec("trimtab_control_observer_errors", Kind.COUNTER, "", (), "Errors of what is called after ticks."),
     Spec("trimtab_price", Kind.GAUGE, "", ("model",), "w_tpot / w_ttft in force: ms of TTFT per ms x sequence."),
+    Spec("trimtab_price_low", Kind.GAUGE, "", ("model",), "The lowest price that the controller may set."),
+    Spec("trimtab_price_high", Kind.GAUGE, "", ("model",), "The highest price that the controller may set."),
+    Spec("trimtab_price_held", Kind.GAUGE, "", ("model",), "1 if an operator set the weights to stay."),
+    Spec("trimtab_price_clips", Kind.COUNTER, "", ("model",), "Prices that were outside their bounds and put inside."),
     Spec(
         "trimtab_slo_reading_seconds",
         Kind.GAUGE,
@@ -223,6 +242,7 @@ class ControlCollector(Collector):
         loop, now_s = self._loop, self._loop.monotonic()
         intake, totals, store, config = loop.intake, loop.intake.totals, loop.store, loop.config
         routers, tallies, counts = intake.routers(now_s), intake.tallies, self._counts()
+        guards = {model: loop.guard(model) for model in tallies}
         readings: Samples = [
             ((model, r.slo.name, r.slo.signal.value), r.value_s)
             for model, output in loop.outputs.items()
@@ -231,13 +251,29 @@ class ControlCollector(Collector):
         ]
         return {
             "trimtab_control_info": [((self._version, config.source, config.law or "none", config.mode), 1.0)],
-            "trimtab_control_state": [((state.value,), float(loop.state is state)) for state in State],
+            "trimtab_control_state": [
+                ((model, state.value), float(guard.safety.state is state))
+                for model, guard in guards.items()
+                for state in State
+            ],
+            "trimtab_control_state_reason": [
+                ((model, why.value), float(guard.safety.reason is why))
+                for model, guard in guards.items()
+                for why in Why
+            ],
+            "trimtab_control_state_age_seconds": [
+                ((model,), max(0.0, loop.wall() - loop.since_s[model])) for model in guards if model in loop.since_s
+            ],
             "trimtab_control_healthy": _one(not loop.late(now_s)),
             "trimtab_control_tick_age_seconds": _one(now_s - loop.ticked_s),
             "trimtab_control_ticks": _one(loop.ticks),
             "trimtab_control_stalls": _one(loop.stalls),
             "trimtab_control_observer_errors": _one(loop.observer_errors),
             "trimtab_price": [((model,), loop.policy.weights_for(model).price) for model in tallies],
+            "trimtab_price_low": [((model,), guard.bounds.low) for model, guard in guards.items()],
+            "trimtab_price_high": [((model,), guard.bounds.high) for model, guard in guards.items()],
+            "trimtab_price_held": [((model,), float(guard.held)) for model, guard in guards.items()],
+            "trimtab_price_clips": [((model,), guard.clips) for model, guard in guards.items()],
             "trimtab_slo_reading_seconds": readings,
             "trimtab_slo_threshold_seconds": [
                 ((slo.name, slo.signal.value), slo.threshold_s) for slo in config.slos if slo.threshold_s is not None

@@ -15,22 +15,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import TypeVar
 
 import msgspec
 from fastapi import FastAPI, Query, Request, Response
 from starlette.responses import JSONResponse
 
-from router.errors import Code, error_body
+from router.errors import Code
 from router.membership.orders import Added, Drained, Orders, change_orders, orders_to_json, read_orders
 
+from .answers import body_as, refused
+from .audit import AuditRow
 from .loop import ControlLoop
 from .status import iso
-from .store import AuditRow
 
 MAX_BYTES = 4096
-
-_T = TypeVar("_T", bound=msgspec.Struct)
 
 
 class _Add(msgspec.Struct, forbid_unknown_fields=True):
@@ -69,9 +67,9 @@ def mount_nodes(app: FastAPI, loop: ControlLoop) -> None:
         try:
             orders = await asyncio.to_thread(change_orders, folder, change)
         except ValueError as error:
-            return _error(400, Code.BAD_REQUEST, str(error))
+            return refused(400, Code.BAD_REQUEST, str(error))
         except OSError as error:
-            return _error(500, Code.INTERNAL, f"the orders could not be written to {folder}: {error.strerror}")
+            return refused(500, Code.INTERNAL, f"the orders could not be written to {folder}: {error.strerror}")
         loop.store.audit(AuditRow(loop.wall(), by[:200], action, detail))
         return JSONResponse({"orders": asdict(orders)})
 
@@ -97,28 +95,28 @@ def mount_nodes(app: FastAPI, loop: ControlLoop) -> None:
     @app.post("/api/v1/nodes")
     async def add(request: Request) -> Response:
         try:
-            told = await _read(request, _Add)
+            told = await body_as(request, MAX_BYTES, _Add)
             one = Added(told.url, told.role, told.address, told.model, told.by[:200], iso(loop.wall()))
             one.member()
         except ValueError as error:
-            return _error(400, Code.BAD_REQUEST, str(error))
+            return refused(400, Code.BAD_REQUEST, str(error))
         return await ordered(told.by, "node add", f"{one.url} {one.role}", lambda orders: orders.add(one))
 
     @app.delete("/api/v1/nodes")
     async def remove(request: Request) -> Response:
         try:
-            told = await _read(request, _Remove)
+            told = await body_as(request, MAX_BYTES, _Remove)
         except ValueError as error:
-            return _error(400, Code.BAD_REQUEST, str(error))
+            return refused(400, Code.BAD_REQUEST, str(error))
         return await ordered(told.by, "node remove", told.url[:200], lambda orders: orders.remove(told.url))
 
     @app.post("/api/v1/nodes/drain")
     async def drain(request: Request) -> Response:
         try:
-            told = await _read(request, _Drain)
+            told = await body_as(request, MAX_BYTES, _Drain)
             url = url_of(told.node)
         except ValueError as error:
-            return _error(400, Code.BAD_REQUEST, str(error))
+            return refused(400, Code.BAD_REQUEST, str(error))
         if not told.drain:
             return await ordered(told.by, "node undrain", url[:200], lambda orders: orders.undrain(url))
         one = Drained(url, told.by[:200], iso(loop.wall()))
@@ -129,24 +127,7 @@ def mount_nodes(app: FastAPI, loop: ControlLoop) -> None:
         try:
             orders = await asyncio.to_thread(read_orders, folder)
         except ValueError as error:
-            return _error(500, Code.INTERNAL, str(error))
+            return refused(500, Code.INTERNAL, str(error))
         if orders.version <= after:
             return Response(status_code=204)
         return Response(orders_to_json(orders), media_type="application/json")
-
-
-async def _read(request: Request, shape: type[_T]) -> _T:
-    """The body, checked. Raises ValueError."""
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MAX_BYTES:
-            raise ValueError(f"the body has at most {MAX_BYTES} bytes")
-    try:
-        return msgspec.json.decode(body, type=shape)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"the body: {error}") from None
-
-
-def _error(status_code: int, code: Code, message: str) -> Response:
-    return Response(error_body(code, message), status_code=status_code, media_type="application/json")

@@ -1,5 +1,5 @@
-"""From adjustments to a candidate policy: slew limit, price envelope, exploration floor. Nothing else may
-change a policy."""
+"""From adjustments to a candidate policy: slew limit, price envelope, exploration floor; and from an order to one.
+Nothing else may change a policy."""
 
 from __future__ import annotations
 
@@ -51,3 +51,13 @@ def propose(policy: Policy, wanted_prices: Mapping[str, float], envelope: Envelo
         explore=envelope.explore,
         provenance=provenance,
     )
+
+
+def ordered(policy: Policy, wanted: Mapping[str, Weights | None], provenance: str) -> Policy | None:
+    """The next policy with exactly these weights by model (None: the default ones decide again), or None if nothing
+    changes. For an operator's weights, a way home, and a change that is taken back: neither slew limit nor envelope."""
+    weights = {model: each for model, each in policy.model_weights.items() if wanted.get(model, each) is not None}
+    weights |= {model: each for model, each in wanted.items() if each is not None}
+    if weights == policy.model_weights:
+        return None
+    return replace(policy, version=policy.version + 1, model_weights=weights, provenance=provenance)

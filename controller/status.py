@@ -19,10 +19,30 @@ from slos.reduce import SloReading, driving
 from .feasibility import Relief
 from .intake import MAX_MODELS, RouterView
 from .laws.protocol import Action
-from .loop import ControlLoop, State, sides
+from .loop import ControlLoop
 from .pin import PinFile
+from .rows import sides
+from .safety import Safety, State, Why
 from .tick import ModelOutput
 
+WHY = {
+    Why.STARTING: "no turn has been seen yet",
+    Why.NO_ROUTERS: "no router reports, so the price stays",
+    Why.NO_TABLE: "no table knows this model, so no price decides its turns",
+    Why.NO_LAW: "no law moves the price",
+    Why.OBSERVING: "the law is shown and not heeded",
+    Why.RUNNING: "the law moves the price",
+    Why.LIMIT_CYCLE: "the price went to and fro, so the law takes half steps for a while",
+    Why.PINNED: "the route is pinned, so the price is held",
+    Why.SET_BY_HAND: "an operator set the weights to stay",
+    Why.SETTLING: "the price is held until the readings are fresh",
+    Why.STALLED: "the loop stood still, so the price is held until the readings are fresh",
+    Why.REVERTED: "an operator's change went far over the SLO and was taken back",
+    Why.NO_SAMPLES: "turns are under way and none ends, so the price is held",
+    Why.STALE: "no turn has ended for a minute, so the price goes to its start",
+    Why.WRONG_SIGN: "the fleet answers to the price with the wrong sign, so it goes to its start",
+}
+"""Clauses."""
 BEHIND_S = 10.0
 """A router that has not taken a publication after this time does not get through to us, or we not to it."""
 
@@ -44,7 +64,8 @@ def status(loop: ControlLoop, pin: PinFile, version: str) -> dict[str, object]:
         "mode": config.mode,
         "signal": "router" if loop.engine is None else "engine",
         "tick_s": config.tick_s,
-        "state": loop.state.value,
+        "state": loop.safety.state.value,
+        "reason": loop.safety.reason.value,
         "headline": headline(loop, now_s),
         "health": "degraded" if loop.late(now_s) else "ok",
         "warnings": warnings,
@@ -93,8 +114,15 @@ def _model(loop: ControlLoop, name: str, now_s: float) -> dict[str, object]:
     relief = None if output is None else output.feasibility.relief
     turns = loop.tick_turns.get(name)
     tally = loop.intake.tallies[name]
+    guard = loop.guard(name)
     return {
-        "headline": sentence(loop.state, output, loop.policy, name),
+        "headline": sentence(guard.safety, output, loop.policy, name),
+        "state": guard.safety.state.value,
+        "reason": guard.safety.reason.value,
+        "why": WHY[guard.safety.reason],
+        "since": iso(loop.since_s[name]) if name in loop.since_s else None,
+        "bounds": asdict(guard.bounds),
+        "held": guard.held,
         "price": number(weights.price),
         "weights": asdict(weights),
         "action": Action.NO_EVIDENCE.value if output is None else output.action.value,
@@ -215,7 +243,7 @@ def headline(loop: ControlLoop, now_s: float) -> str:
     if not names:
         return "Waiting for the first turns."
     worst = max(names, key=lambda name: _severity(loop.outputs.get(name)))
-    told = sentence(loop.state, loop.outputs.get(worst), loop.policy, worst)
+    told = sentence(loop.guard(worst).safety, loop.outputs.get(worst), loop.policy, worst)
     return told if len(names) == 1 else f"{worst}: {told}"
 
 
@@ -227,7 +255,7 @@ def _pinned(x: float) -> str:
     return f"{x * 100:g} % of later turns go local (x={x:g})"
 
 
-def sentence(state: State, output: ModelOutput | None, policy: Policy, model: str) -> str:
+def sentence(safety: Safety, output: ModelOutput | None, policy: Policy, model: str) -> str:
     """One model's state in words."""
     at = f"price {policy.weights_for(model).price:.3g}"
     if output is None:
@@ -245,7 +273,7 @@ def sentence(state: State, output: ModelOutput | None, policy: Policy, model: st
         told = " and ".join(
             f"{_percentile(r.slo)} is over its SLO ({seconds(r.value_s)} > {seconds(r.slo.threshold_s)})" for r in over
         )
-        return f"{told}; {_move(state, output.action, at)}."
+        return f"{told}; {_move(safety, output.action, at)}."
     if len(known) == 2:
         return f"Both SLOs hold; {at}."
     if known:
@@ -258,11 +286,9 @@ def _percentile(slo: Slo) -> str:
     return f"P{slo.objective * 100:g} {slo.signal.value.upper()}"
 
 
-def _move(state: State, action: Action, at: str) -> str:
-    if state is State.OBSERVING:
-        return f"no law moves the price; {at}"
-    if state is State.SETTLING:
-        return f"the price is held until the readings are fresh; {at}"
+def _move(safety: Safety, action: Action, at: str) -> str:
+    if safety.state is not State.ACTIVE:
+        return f"{WHY[safety.reason]}; {at}"
     if action is Action.PROTECT_TPOT:
         return f"the price rises and less goes local; {at}"
     if action is Action.PROTECT_TTFT:
@@ -303,14 +329,17 @@ def problems(loop: ControlLoop, pin: PinFile, now_s: float) -> list[str]:
         if pin.pin is not None and obeying.get(name) != pin.pin.x:
             found.append(f"The pin asks for x={pin.pin.x:g}, which router {name} does not report (yet).")
     for name, output in loop.outputs.items():
-        if output.feasibility.relief is not None and loop.state is not State.PINNED:  # under a pin nobody judges it
+        safety = loop.guard(name).safety
+        if safety.state is State.FALLBACK_HOME:
+            found.append(f"{name}: {WHY[safety.reason]}.")
+        if output.feasibility.relief is not None and safety.state is not State.PINNED:  # under a pin nobody judges it
             found.append(f"{name}: the SLOs cannot be held by routing: {output.feasibility.relief.value}.")
     if loop.config.mode == "paper" and loop.config.law is not None:
         found.append("mode paper: the weights stay as configured, for no law moves them in this version.")
     for name, tally in intake.tallies.items():
         drives = driving(loop.config.slos, name)
         missing = [side for side, rows in (("TTFT", drives.ttft), ("TPOT", drives.tpot)) if not rows]
-        if missing and tally.turns and loop.law is not None:
+        if missing and tally.turns and loop.config.moves:
             found.append(f"{name}: no {' and no '.join(missing)} SLO is declared, so nothing drives that side.")
     if intake.unknown_slos:
         found.append(f"Routers count SLOs that are not declared here: {_listed(intake.unknown_slos)}.")

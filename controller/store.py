@@ -4,7 +4,7 @@
     ticks                  what the page draws: one row a tick and model, for `RETENTION_S`
     slo_counts, boots      counts per SLO, and how far each router's counters are in them
     slo_revisions, slices  the ledger: counts by slice of time, for what each SLO promised while they were counted
-    audit                  what operators did
+    audit                  what operators and the controller did (audit.py)
     documents, outbox      JSON of other parts (incidents, silences) by name; notices that nobody has taken yet
 
 Counts, boots and slices are of one moment and land in one transaction, and a slice is written as what it has, not as
@@ -37,6 +37,8 @@ from slos.counts import Count
 from slos.objective import Slo
 from slos.revisions import revisions
 
+from . import audit as audit_trail
+from .audit import MAX_AUDIT, AuditRow
 from .ledgers import LedgerKey, SliceRow
 
 log = logging.getLogger("trimtab.store")
@@ -46,7 +48,6 @@ RETENTION_S = 24 * 3600.0
 PRUNE_EVERY_S = 600.0
 MAX_PENDING = 20_000
 """Tick rows that wait for a disk: a day of one model."""
-MAX_AUDIT = 10_000
 MAX_BOOTS = 256
 MAX_SLICES = 1_000_000
 """Slices that wait for a disk: four weeks of 120 SLOs."""
@@ -79,6 +80,7 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (of, at)) WITHOUT ROWID;
     CREATE TABLE outbox (place INTEGER PRIMARY KEY, id TEXT, sink TEXT, queued_s REAL, body TEXT);
     """,
+    audit_trail.APPEND_ONLY,
 )
 """What takes a file from version n to n + 1. Append only: `user_version` counts them."""
 
@@ -123,16 +125,6 @@ class Restored:
     publication: StoredPublication | None = None
     counts: Mapping[str, Count] = field(default_factory=dict)
     boots: Mapping[tuple[str, str], Mapping[str, Count]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class AuditRow:
-    """Something an operator did."""
-
-    at_s: float
-    actor: str
-    action: str
-    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +336,7 @@ class Store:
                 self.dropped_rows += 1
 
     def audit(self, row: AuditRow) -> None:
-        """Something an operator did."""
+        """Something that an operator or the controller did."""
         log.info("%s by %s: %s", row.action, row.actor or "unknown", row.detail)
         with self._lock:
             self._audit.append(row)
@@ -381,7 +373,7 @@ class Store:
         return [row for row in rows.values() if model is None or row.model == model]
 
     def audits(self, limit: int = 100) -> list[AuditRow]:
-        """What operators did, newest first. Never raises."""
+        """What operators and the controller did, newest first. Never raises."""
         with self._lock:
             waiting = list(self._audit)[::-1]
         found = self._all("SELECT at_s, actor, action, detail FROM audit ORDER BY id DESC LIMIT ?", [limit])
@@ -550,9 +542,7 @@ def _write(
 ) -> None:
     places = ", ".join("?" * len(fields(TickRow)))
     db.executemany(f"INSERT OR REPLACE INTO ticks VALUES ({places})", [astuple(row) for row in ticks])
-    db.executemany(
-        "INSERT INTO audit (at_s, actor, action, detail) VALUES (?, ?, ?, ?)", [astuple(row) for row in audit]
-    )
+    audit_trail.append(db, audit)
     if publication is not None:
         published, at_s = publication
         policy = published.arms["main"]
@@ -669,7 +659,7 @@ def _prune(db: sqlite3.Connection, now_s: float, kept_s: float) -> None:
     )
     db.execute("DELETE FROM slo_revisions WHERE id NOT IN (SELECT DISTINCT of FROM slices)")
     db.execute("DELETE FROM ticks WHERE at_s < ?", (now_s - RETENTION_S,))
-    db.execute("DELETE FROM audit WHERE id <= (SELECT max(id) FROM audit) - ?", (MAX_AUDIT,))
+    audit_trail.prune(db)
     keep = "SELECT router, boot FROM boots ORDER BY at_s DESC LIMIT ?"
     db.execute(f"DELETE FROM boots WHERE (router, boot) NOT IN ({keep})", (MAX_BOOTS,))
 

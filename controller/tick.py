@@ -15,7 +15,7 @@ from slos.reduce import Binding, SloReading, binding
 
 from .cells import Tallies
 from .evidence import Evidence
-from .feasibility import Feasibility
+from .feasibility import LONG_KEEP, Feasibility
 from .laws.protocol import Action, Law, Sides
 from .proposal import Envelope, propose
 from .publish import published
@@ -112,10 +112,12 @@ def tick(
         law, action, sides = state.law and (before.law or state.law), Action.HOLD, Sides()
         if law is not None and rein.gain > 0:
             evidence = before.evidence.after(driving)
-            sides = evidence.sides(driving)
+            lasting = before.feasibility.evidence.after(driving, LONG_KEEP)
+            long = lasting.sides(driving)
+            sides = evidence.sides(driving).bounded_by(long)
             law, adjustment = law.step(sigma, sides)
             action = adjustment.action
-            feasibility = before.feasibility.after(adjustment.sigma, driving, sides)
+            feasibility = before.feasibility.after(adjustment.sigma, lasting, long, sides)
             to = rein.held(sigma, adjustment.sigma)
             if to != sigma:
                 wanted[model] = prices.price(to)

@@ -1,5 +1,6 @@
 """The pin: an operator's switch that fixes the share of later turns that go local. It is a file in the state
-directory, so that it works with the control process dead; the router looks at it twice a second.
+directory, so that it works with the control process dead; the router looks at it twice a second. Who lifted the last
+one stands in a file beside it, for the audit.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 NAME = "pin.json"
+LIFTED = "pin-lifted.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,26 @@ def read_pin(folder: Path) -> Pin | None:
         raise ValueError(f"{path} is no pin ({error}); remove it or run `trimtab pin` again") from None
 
 
-def write_pin(folder: Path, pin: Pin | None) -> None:
+def write_pin(folder: Path, pin: Pin | None, lifted_by: str = "") -> None:
     """Set or lift the pin, atomically. Raises OSError."""
     path = folder / NAME
     if pin is None:
+        if path.exists():
+            _replace(folder / LIFTED, {"by": lifted_by})
         path.unlink(missing_ok=True)
         return
-    partial = folder / f"{NAME}.part"
-    partial.write_text(json.dumps(asdict(pin)) + "\n", encoding="utf-8")
+    _replace(path, asdict(pin))
+
+
+def lifted_by(folder: Path) -> str:
+    """Who lifted the last pin; empty if nobody knows."""
+    try:
+        return str(json.loads((folder / LIFTED).read_text(encoding="utf-8"))["by"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _replace(path: Path, value: object) -> None:
+    partial = path.with_name(f"{path.name}.part")
+    partial.write_text(json.dumps(value) + "\n", encoding="utf-8")
     partial.replace(path)

@@ -9,6 +9,7 @@ import typer
 from . import (
     __version__,
     cli_calibrate,
+    cli_controls,
     cli_demo,
     cli_doctor,
     cli_fit,
@@ -41,6 +42,10 @@ app.command("doctor")(cli_doctor.doctor)
 app.command("simulate")(cli_simulate.simulate)
 app.command("fit")(cli_fit.fit)
 app.command("reproduce")(cli_reproduce.reproduce)
+app.command()(cli_controls.resume)
+app.command()(cli_controls.bounds)
+app.command()(cli_controls.weights)
+app.command()(cli_controls.audit)
 for command in (cli_serve.serve, cli_serve.emulate, cli_serve.router, cli_serve.control, cli_serve.pin):
     app.command()(command)
 

@@ -219,7 +219,7 @@ def pin(
         fail(f"{folder}: no installation keeps its state here; give --state-dir or --port")
     try:
         if x == "off":
-            write_pin(folder, None)
+            write_pin(folder, None, getpass.getuser())
             out.print("the pin is lifted; routers follow the published policy within a second", highlight=False)
             return
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -123,7 +123,7 @@ class Control:
 
     def _flush(self, at_s: float) -> None:
         file = look(self.config.state_dir)
-        row = None if file.warning else noticed(file.pin, self.store.audits(), at_s)
+        row = None if file.warning else noticed(file.pin, self.store.audits(), at_s, file.lifted_by)
         if row is not None:
             self.store.audit(row)
         self.store.flush(at_s)

@@ -3,7 +3,7 @@
 Any connector that the emulator speaks can hand over.
 
 This module is what `router.dispatch` is to sockets: it accepts turns, drives handshakes, relays what the
-engines say, and calls the tick. People and tools think, then send the next turn; a turn that fails ends its
+engines say, and calls the guarded tick. People and tools think, then send the next turn; a turn that fails ends its
 conversation.
 
 pD nodes have a policy of their own, pinned to `append_x`. A `Client` may have a limit on what it has in flight, as
@@ -24,8 +24,10 @@ from types import MappingProxyType
 
 import numpy as np
 
+from controller.guard import Around, Guards, guarded
 from controller.laws.protocol import Law
-from controller.tick import TICK_S, ControlState, ModelOutput, tick
+from controller.safety import State
+from controller.tick import TICK_S, ControlState, ModelOutput
 from emulator.events import Events
 from emulator.faults import Fault, FaultKind, check
 from emulator.fleet import Call, Fleet, Reply, Request
@@ -101,6 +103,8 @@ class TickView:
     output: ModelOutput
     later_turns: int
     local_turns: int
+    state: State
+    """The safety state that the tick was in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +180,7 @@ class Simulation:
         self.state = ControlState(publication, law)
         self.told = Told(profile.model, slos, share=told_share, seed=seed)
         self.tallies = self.told.tallies
+        self.guards: Guards = {}
         self.profile = profile
         self._model = profile.model
         self._coins = np.random.default_rng([seed, 1])
@@ -446,9 +451,14 @@ class Simulation:
 
     def _tick(self) -> None:
         now = self.events.now_s
-        self.state, outputs = tick(self.state, self.tallies, self.told.waiting(self.routers.waiting(now)), now)
+        around = Around(
+            pinned=self.core.current.pin_x is not None, busy=frozenset({self._model} if self.routers.flights() else ())
+        )
+        waiting = self.told.waiting(self.routers.waiting(now))
+        ticked = guarded(self.state, self.guards, self.tallies, waiting, now, around)
+        self.state, self.guards, outputs = ticked.control, ticked.guards, ticked.outputs
         if outputs.publication is not None:
             self.routers.swap(outputs.publication)
-        tally = self.tallies[self._model]
-        self.ticks.append(TickView(now, outputs.models[self._model], tally.later_turns, tally.local_turns))
+        tally, state = self.tallies[self._model], self.guards[self._model].safety.state
+        self.ticks.append(TickView(now, outputs.models[self._model], tally.later_turns, tally.local_turns, state))
         self.events.after(TICK_S, self._tick)

@@ -4,7 +4,7 @@ memory but its own state, which it hands back."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import exp, log
 from typing import Protocol
@@ -73,11 +73,11 @@ class Side:
     """Log-odds of the misses over what the SLO allows (`controller/evidence.py`); above 0 when missed."""
     sd: float = 1.0
     """Standard deviation of z."""
-    low: float = 0.0
-    high: float = float("inf")
-    """Bounds of the share of misses over what is allowed: kept for sure if `high` < 1."""
     turns: float = 0.0
     """Behind z: discounted, and divided by the design effect."""
+    low: float = 0.0
+    high: float = float("inf")
+    """Bounds of the share of misses over what is allowed, over the last minutes: kept for sure if `high` < 1."""
 
     @property
     def kept(self) -> bool:
@@ -91,6 +91,13 @@ class Sides:
 
     ttft: Side = Side()
     tpot: Side = Side()
+
+    def bounded_by(self, long: Sides) -> Sides:
+        """These, with the bounds of a longer memory: a P99 takes 299 turns to bound."""
+        return Sides(
+            replace(self.ttft, low=long.ttft.low, high=long.ttft.high),
+            replace(self.tpot, low=long.tpot.low, high=long.tpot.high),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,8 +89,8 @@ async function askSeries() {
 // -- the top ----------------------------------------------------------------------------------------------------------
 
 const STATES = {
-  active: ["on", "active"], observing: ["held", "observing"], pinned: ["held", "pinned"], settling: ["held", "settling"],
-  starting: ["held", "starting"], no_routers: ["off", "no router"],
+  active: ["on", "active"], shadow: ["held", "shadow"], pinned: ["held", "pinned"], hold: ["held", "hold"],
+  fallback_home: ["off", "fallback"], offline: ["off", "offline"],
 };
 
 function chooseModel() {
@@ -123,6 +123,8 @@ function drawTop(model) {
     const m = status.models[model];
     parts.push(model, digits(m.qps, 2) + " turns/s");
     if (m.local_share !== null) parts.push(percent(m.local_share) + " of later turns went local");
+    if (m.state !== "active" || m.reason !== "running") parts.push(m.why + (m.since ? " since " + clock(Date.parse(m.since) / 1000) : ""));
+    if (m.held) parts.push("weights held");
     if (m.waiting) parts.push(m.waiting + " waiting for a first token");
     parts.push(count(m.turns) + " turns since " + clock(status.now_s - status.uptime_s));
   }

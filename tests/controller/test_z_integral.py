@@ -54,7 +54,7 @@ def test_a_price_that_is_not_proven_goes_home_until_both_are_kept_for_sure():
     quiet = Sides(side(-0.1, 0.6), side(-0.1, 0.6))
     law, adjustment = fresh.step(0.95, quiet)
     assert adjustment.action is Action.RETURN and not law.proven
-    kept = Side(0.5, -2.0, 0.5, 0.0, 0.9, 400.0)
+    kept = Side(0.5, -2.0, 0.5, 400.0, 0.0, 0.9)
     law, adjustment = fresh.step(0.95, Sides(kept, kept))
     assert law.proven and adjustment.sigma == 0.95
     assert law.step(0.95, quiet)[1].action is Action.HOLD

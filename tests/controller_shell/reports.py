@@ -9,12 +9,15 @@ from typing import Any
 from controller.config import ControlConfig
 from controller.loop import ControlLoop
 from controller.store import Store
+from router.policy import ANY_MODEL, TableKey
 from router.record import TurnRecord
 from router.wire import NodeView, Report, WaitingTurn
 from slos.counts import Count
 from tests.controller.records import TPOT, TTFT, record
+from tests.router.samples import tables
 
 SLOS = (TTFT, TPOT)
+TABLE = {"tables": {TableKey(ANY_MODEL, "2P_2D"): tables(digest="d1")}, "documents": {"d1": "{}"}}
 
 
 class Clock:
@@ -74,8 +77,9 @@ def turns(n: int = 100, *, ttft_s: float = 0.5, tpot_s: float = 0.020, local: bo
 
 
 def config(state_dir: Path, **changes: object) -> ControlConfig:
-    """A process with the two SLOs and no tables."""
-    return ControlConfig(**{"state_dir": state_dir, "slos": SLOS, "port": 0, "source": "emulated", **changes})  # type: ignore[arg-type]
+    """A process with the two SLOs, and a table for whatever is served."""
+    plain = {"state_dir": state_dir, "slos": SLOS, "port": 0, "source": "emulated", **TABLE}
+    return ControlConfig(**{**plain, **changes})  # type: ignore[arg-type]
 
 
 def loop_in(

@@ -77,7 +77,7 @@ def test_a_silence_holds_back_what_it_matches_until_it_is_ended_and_is_in_the_au
     assert site.alerting.notices == 1
     assert site.get("/api/v1/silences")["silences"][0]["by"] == "ann"
     audit = [(entry["actor"], entry["action"]) for entry in site.get("/api/v1/audit")["audit"]]
-    assert audit == [("bob", "unsilence"), ("ann", "silence")]
+    assert [entry for entry in audit if entry[0] != "controller"] == [("bob", "unsilence"), ("ann", "silence")]
     again = site.client.delete(f"/api/v1/silences/{made['id']}", headers={"content-type": "application/json"})
     assert again.status_code == 404 and "GET /api/v1/silences" in again.json()["error"]["message"]
 

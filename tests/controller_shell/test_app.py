@@ -27,6 +27,7 @@ from router.wire import WaitingTurn, publication_from_wire, report_to_json
 from slos.counts import Count
 from tests.controller.records import failed
 from tests.controller_shell.reports import Clock, drive, loop_in, report, turns
+from tests.router import samples
 
 JSON = {"content-type": "application/json"}
 
@@ -84,7 +85,7 @@ def test_a_report_may_have_8_mib_and_no_more(site: Site) -> None:
 def test_the_policy_comes_at_once_if_newer_and_204_if_not_in_time(site: Site) -> None:
     wire = site.get("/internal/v1/policy")
     assert wire["version"] == 1
-    assert publication_from_wire(wire, lambda digest, text: pytest.fail("no tables")) == site.loop.publication
+    assert publication_from_wire(wire, lambda digest, text: samples.tables(digest=digest)) == site.loop.publication
     response = site.client.get("/internal/v1/policy?after=1")
     assert response.status_code == 204 and response.content == b""
     assert site.client.get("/internal/v1/policy?after=many").status_code == 400

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.loop import ControlLoop, State, TooManyPollers
+from controller.loop import ControlLoop, TooManyPollers
+from controller.safety import State, Why
 from controller.store import Store
 from controller.tick import Outputs
 from router.policy import Weights
@@ -37,7 +38,7 @@ def test_a_tick_over_the_tpot_slo_publishes_a_higher_price_and_one_over_the_ttft
     high = price(loop)
     drive(loop, clock, 8, lambda seq: report(seq, records=SLOW_P, version=loop.publication.version), 4)
     assert price(loop) < high
-    assert loop.state is State.ACTIVE
+    assert loop.safety.state is State.ACTIVE
     assert loop.policy.version == loop.publication.version
 
 
@@ -51,7 +52,7 @@ def test_without_a_law_the_readings_are_shown_and_the_price_stays(tmp_path: Path
     for changes in ({"law": None}, {"mode": "paper"}, {"mode": "paper", "law": None}):
         loop, clock = loop_in(tmp_path, **changes)
         drive(loop, clock, 3, lambda seq: report(seq, records=SLOW_D))
-        assert loop.state is State.OBSERVING
+        assert loop.safety.state is State.SHADOW
         assert price(loop) == pytest.approx(0.4)
         binding = loop.outputs["m"].binding
         assert binding.tpot is not None and binding.tpot.value_s == 0.08
@@ -61,12 +62,12 @@ def test_a_pin_holds_the_price_and_the_law_starts_on_fresh_readings_after_it(tmp
     loop, clock = loop_in(tmp_path)
     drive(loop, clock, 2, lambda seq: report(seq, records=turns()))
     drive(loop, clock, 10, lambda seq: report(seq, records=SLOW_D, pin_x=1.0), 3)
-    states = [loop.state]
+    states = [loop.safety.state]
     assert price(loop) == pytest.approx(0.4)
     for seq in range(13, 18):
         drive(loop, clock, 1, lambda s: report(s, records=turns()), seq)
-        states.append(loop.state)
-    assert states == [State.PINNED, *[State.SETTLING] * 3, *[State.ACTIVE] * 2]
+        states.append(loop.safety.state)
+    assert states == [State.PINNED, *[State.HOLD] * 3, *[State.ACTIVE] * 2]
     assert price(loop) == pytest.approx(0.4), "what was measured under the pin must not move the price"
 
 
@@ -75,33 +76,33 @@ def test_one_pinned_router_of_two_holds_the_price(tmp_path: Path) -> None:
     for seq in range(1, 5):
         loop.accept(report(seq, router="a", pin_x=0.0), clock())
         drive(loop, clock, 1, lambda s: report(s, router="b", records=SLOW_D), seq)
-    assert loop.state is State.PINNED and price(loop) == pytest.approx(0.4)
+    assert loop.safety.state is State.PINNED and price(loop) == pytest.approx(0.4)
 
 
 def test_the_pin_of_a_router_that_fell_silent_does_not_hold_for_ever(tmp_path: Path) -> None:
     loop, clock = loop_in(tmp_path)
     loop.accept(report(1, router="gone", pin_x=0.0), clock())
     drive(loop, clock, 8, lambda seq: report(seq, records=turns(), router="b"))
-    assert loop.state is State.ACTIVE
+    assert loop.safety.state is State.ACTIVE
 
 
 def test_a_configured_pin_is_published_and_holds(tmp_path: Path) -> None:
     loop, clock = loop_in(tmp_path, pin_x=0.0)
     drive(loop, clock, 3, lambda seq: report(seq, records=SLOW_D))
-    assert loop.policy.pin_x == 0.0 and loop.state is State.PINNED and loop.publication.version == 1
+    assert loop.policy.pin_x == 0.0 and loop.safety.state is State.PINNED and loop.publication.version == 1
 
 
 def test_no_router_means_hold(tmp_path: Path) -> None:
     loop, clock = loop_in(tmp_path)
     clock.advance(5)
     loop.tick(clock())
-    assert loop.state is State.NO_ROUTERS
+    assert loop.safety.state is State.OFFLINE
     drive(loop, clock, 2, lambda seq: report(seq, records=SLOW_D))
     moved = price(loop)
     for _ in range(6):
         clock.advance(5)
         loop.tick(clock())
-    assert loop.state is State.NO_ROUTERS
+    assert loop.safety.state is State.OFFLINE
     assert abs(price(loop) / moved - 1) < 0.5
 
 
@@ -121,7 +122,7 @@ def test_after_a_stall_there_is_one_tick_and_the_price_is_held_for_a_window(tmp_
     loop.accept(report(3, records=SLOW_D), clock())
     loop.tick(clock())
     assert not loop.late(clock())
-    assert loop.state is State.SETTLING and loop.stalls == 1 and price(loop) == pytest.approx(0.4)
+    assert loop.safety.reason is Why.STALLED and loop.stalls == 1 and price(loop) == pytest.approx(0.4)
 
 
 def test_a_restart_continues_at_the_same_price_with_a_higher_version(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from controller.audit import AuditRow
 from controller.pin import look, noticed, put
-from controller.store import AuditRow
 from router.pin import Pin, write_pin
 from tests.controller_shell.reports import config
 from trimtab.control import build_control
@@ -32,7 +32,27 @@ def test_each_change_goes_on_record_once() -> None:
         row = noticed(now, rows, at_s)
         if row is not None:
             rows.insert(0, row)
-    assert [(row.at_s, row.action) for row in reversed(rows)] == [(2.0, "pin"), (4.0, "pin"), (5.0, "unpin")]
+    assert [(row.at_s, row.action, row.detail) for row in reversed(rows)] == [
+        (2.0, "pin", "off -> x=0, t1"),
+        (4.0, "pin", "x=0 -> x=0, t2"),
+        (5.0, "unpin", "x=0 -> off"),
+    ]
+
+
+def test_who_lifted_a_pin_by_hand_is_on_record(tmp_path: Path) -> None:
+    async def scene() -> None:
+        control = build_control(config(tmp_path))
+        write_pin(tmp_path, Pin(1.0, "carol", "t1"))
+        await control.flush()
+        write_pin(tmp_path, None, "dave")
+        await control.flush()
+        assert [(row.actor, row.detail) for row in control.store.audits()] == [
+            ("dave", "x=1 -> off"),
+            ("carol", "off -> x=1, t1"),
+        ]
+        control.store.close(1.0)
+
+    asyncio.run(scene())
 
 
 def test_a_pin_set_by_hand_while_the_process_was_dead_is_noticed(tmp_path: Path) -> None:
@@ -43,7 +63,7 @@ def test_a_pin_set_by_hand_while_the_process_was_dead_is_noticed(tmp_path: Path)
             await control.flush()
             await control.flush()
             assert [(row.actor, row.action, row.detail) for row in control.store.audits()] == [
-                ("carol", "pin", "x=1, t1")
+                ("carol", "pin", "off -> x=1, t1")
             ]
             control.store.close(1.0)
 

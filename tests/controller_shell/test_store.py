@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import controller.store as module
+from controller.audit import AuditRow
 from controller.ledgers import LedgerKey, SliceRow
-from controller.store import FILE, MAX_PENDING, MIGRATIONS, RETENTION_S, AuditRow, OutboxRow, Store, TickRow
+from controller.store import FILE, MAX_PENDING, MIGRATIONS, RETENTION_S, OutboxRow, Store, TickRow
 from router.policy import Policy, Publication, Weights
 from slos.counts import Count
 from tests.controller_shell.reports import SLOS
