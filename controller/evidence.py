@@ -48,15 +48,15 @@ class Evidence:
 
     counts: Mapping[Slo, Clusters] = field(default_factory=dict)
 
-    def after(self, readings: Iterable[SloReading], keep: float = KEEP) -> Evidence:
-        """With one more tick. SLOs that are declared no more are forgotten."""
+    def after(self, readings: Iterable[SloReading], keep: float | None = None) -> Evidence:
+        """With one more tick; `keep` of those before stays. SLOs that are declared no more are forgotten."""
         counts: dict[Slo, Clusters] = {}
         for reading in readings:
             if reading.ended is None:
                 continue
             pace = min(1.0, max(1.0 / SLOWEST, reading.ended.valid / FULL_TICK))
             before = self.counts.get(reading.slo, Clusters())
-            counts[reading.slo] = before.scaled(keep**pace) + reading.ended
+            counts[reading.slo] = before.scaled((KEEP if keep is None else keep) ** pace) + reading.ended
         return Evidence(counts)
 
     def moved(self, step: float) -> Evidence:

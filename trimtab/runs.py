@@ -20,6 +20,7 @@ from statistics import fmean
 import joblib
 import numpy as np
 
+from controller.laws.protocol import Law
 from emulator.profiles import LINKS, PROFILES, EngineProfile
 from router.policy import TableKey, Tables
 from slos.objective import Outcome as Ended
@@ -53,6 +54,8 @@ class Job:
     seed: int
     keep_ticks: bool = False
     """For a picture; they are large."""
+    law: Law | None = None
+    """In place of the policy's own, where that has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,7 @@ def run_one(job: Job) -> Run:
         entry.policy,
         scenario.slos_of(0),
         seed=job.seed,
-        law=entry.law,
+        law=entry.law and (job.law or entry.law),
         decider=entry.decider,
         client=scenario.client,
         profiles=_profiles(scenario),
