@@ -117,6 +117,7 @@ class NodeWatch:
     def attach(self, core: RouterCore) -> None:
         """The core to keep informed."""
         self._core = core
+        core.on_open = _say_open
 
     def apply(self, events: Sequence[Event]) -> None:
         """Nodes join, drain and leave. Those that join are asked at once."""
@@ -161,12 +162,6 @@ class NodeWatch:
             return
         self._failures[node] = FAILURES
         self._down(node, "connection refused")
-
-    def failed(self, node: NodeId, why: str, now_s: float) -> None:
-        """A leg failed by the node's own fault."""
-        assert self._core is not None
-        if self._core.node_failed(node, why, now_s):
-            log.warning("the breaker of node %s is open: too many turns in a row failed, the last by %s", node, why)
 
     def doubt(self, node: NodeId) -> None:
         """An answer broke off: is it still the same process?"""
@@ -281,6 +276,10 @@ class NodeWatch:
         usage = _number(_USAGE.search(text))
         if usage is not None and 0 <= usage <= 1:
             self._core.node_usage(node, usage)
+
+
+def _say_open(node: NodeId, why: str) -> None:
+    log.warning("the breaker of node %s is open: too many turns in a row failed, the last by %s", node, why)
 
 
 def _new(node: NodeId, at: Endpoint) -> Node:
