@@ -131,6 +131,8 @@ class NodeWatch:
                 for by_node in (self.addresses, self._failures, self._began, self._looked_s, self.hand_over):
                     by_node.pop(node, None)
                 self._doubted.discard(node)
+            elif event.change is Change.WEIGH:
+                self._core.nodes[node].weight = event.member.weight
             else:
                 self._core.drain_node(node, event.change is Change.DRAIN)
             why = "" if event.why is None else f", {event.why}"
@@ -148,7 +150,9 @@ class NodeWatch:
         self._failures[node] = FAILURES
         if address:
             self.hand_over[node] = address
-        self._core.add_node(_new(node, at))
+        joined = _new(node, at)
+        joined.weight = member.weight
+        self._core.add_node(joined)
         self._joined.add(node)
         self._wake.set()
 

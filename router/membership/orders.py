@@ -31,10 +31,11 @@ class Added:
     model: str = ""
     by: str = ""
     at: str = ""
+    weight: float = 1.0
 
     def member(self) -> Member:
         """As a source tells it. Raises ValueError."""
-        return member(self.url, self.role, self.address, self.model)
+        return member(self.url, self.role, self.address, self.model, self.weight)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""Row 20: what clients do wrong opens no circuit breaker, not even a request that makes every engine answer 500; five 503
-in a row open it; half-open closes it again."""
+"""Row 20: what clients do wrong opens no circuit breaker, not even a request that makes every engine answer 500; five
+503 in a row open it; half-open closes it again."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from router.breaker import FAILURES, OPEN_S, BreakerState
-from router.core import RouterCore
+from router.core import Flight, RouterCore
 from router.pace import DWELL_S, RETRY_S
 from router.placement import SLOW_START_S, Node, NoNode
 from router.turn import NodeId, Reason, Role
@@ -237,7 +237,6 @@ def test_a_turn_that_no_node_can_answer_opens_no_breaker_however_often_it_is_sen
         engines.now_s += 1.0  # so that the budget of retries is no limit
         assert len(suspected(engines, f"c{at}", 3).failed) == 3
     assert not engines.core.openings
-    assert {engines.core.breaker(NodeId(node), engines.now_s)[0] for node in ("D0", "D1", "D2")} == {BreakerState.CLOSED}
 
 
 def test_a_node_is_to_blame_once_another_one_answers_the_turn_that_it_failed():

@@ -87,6 +87,11 @@ def test_a_file_lists_nodes_by_role_with_what_there_is_to_say_of_each():
     ]
 
 
+def test_a_file_may_give_a_node_a_weight():
+    (heavy,) = read_nodes("version: 1\ndecode: [{url: 'http://a', weight: 2.5}]\n", "n")
+    assert heavy.weight == 2.5
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -97,6 +102,8 @@ def test_a_file_lists_nodes_by_role_with_what_there_is_to_say_of_each():
         ("version: 1\ndecode:\n  - {address: x}\n", "n:3:5 E103 decode[0]: url is missing"),
         ("version: 1\ndecode: [http://a]\nprefill: [http://a/]\n", "n:2:10 E102"),
         ("version: 1\ndecode: {a: b}\n", "n:2:1 E104"),
+        ("version: 1\ndecode:\n  - {url: 'http://a', weight: 0}\n", 'n:3:23 E104 decode[0].weight: "0" is no number'),
+        ("version: 1\ndecode:\n  - {url: 'http://a', weight: 0.001}\n", "n:3:5 E104 decode[0]: a weight of 0.001"),
         ("version: 1\n  decode: [\n", "n:2:9 E100"),
         ("", "n:1:1 E107"),
     ],
@@ -287,10 +294,11 @@ def test_orders_are_given_followed_and_taken_back(tmp_path: Path):
     source.look(line.tell)
     assert (line.urls, line.problem) == ([], "")
     change_orders(tmp_path, lambda orders: orders.add(Added("http://a:1/", "decode")))
-    change_orders(tmp_path, lambda orders: orders.add(Added("http://b:1", "D", by="me")))
+    change_orders(tmp_path, lambda orders: orders.add(Added("http://b:1", "D", by="me", weight=3.0)))
     change_orders(tmp_path, lambda orders: orders.drain(Drained("http://a:1/")))
     source.look(line.tell)
     assert line.urls == ["http://a:1", "http://b:1"] and line.roster.drained == {"http://a:1"}
+    assert [each.weight for each in line.roster.states["admin"].members] == [1.0, 3.0]
     change_orders(tmp_path, lambda orders: orders.undrain("http://a:1").remove("http://a:1/"))
     source.look(line.tell)
     assert line.urls == ["http://b:1"] and not line.roster.drained
