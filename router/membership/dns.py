@@ -4,8 +4,9 @@ a name that begins with an underscore every SRV record is one, with its port and
     dns: {prefill: http://prefill.inference.svc:8000, decode: http://_http._tcp.decode.inference.svc}
 
 One source a role, so that a name that does not resolve costs the others nothing. The resolver is asked every few
-seconds; it keeps to the records' time to live itself. Of SRV records those of the lowest priority count: there is no standby.
-Weights are relative to the heaviest, and 0 is the least there is. A target is left as a name: it is the node's URL.
+seconds; it keeps to the records' time to live itself. Of SRV records those of the lowest priority count: there is no
+standby. Weights are relative to the heaviest, and 0 is the least there is. A target is left as a name: it is the node's
+URL.
 """
 
 from __future__ import annotations

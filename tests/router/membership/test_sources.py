@@ -346,6 +346,12 @@ def test_only_newer_orders_replace_those_in_force(tmp_path: Path):
     assert read_orders(tmp_path).version == 6
 
 
+def test_a_damaged_copy_gives_way_to_orders_from_elsewhere(tmp_path: Path):
+    (tmp_path / "nodes.json").write_text("{")
+    assert keep_newer(tmp_path, Orders(1))
+    assert read_orders(tmp_path) == Orders(1)
+
+
 # -- EndpointSlices ----------------------------------------------------------------------------------------------------
 
 
