@@ -155,9 +155,7 @@ def test_a_copy_that_was_damaged_here_is_fetched_again(site: Site):
         return True
 
     with site.serving():
-        site.follow(
-            lambda: len(site.urls) == 1, damage, lambda: read_or_none(site.router) == read_orders(site.control)
-        )
+        site.follow(lambda: len(site.urls) == 1, damage, lambda: read_or_none(site.router) == read_orders(site.control))
     assert site.urls == ["http://a:1"]
 
 

@@ -69,6 +69,7 @@ class Installation:
             "flights": len(core.flights()),
             "active": self.dispatcher.active,
             "body bytes": self.dispatcher.admission.body_bytes,
+            "answer bytes": self.dispatcher.admission.answer_bytes,
             "exchanges": len(self.dispatcher._exchanges),
             "leases of turns in flight": sum(core.leases.open().values()),
             "upstream connections in use": len(session.connector._acquired),
