@@ -1,4 +1,4 @@
-"""A router on another host than the control process: its orders about nodes come over HTTP, into a folder of its own."""
+"""A router on another host than the control process: its orders about nodes come over HTTP, into its own folder."""
 
 from __future__ import annotations
 

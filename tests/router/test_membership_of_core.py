@@ -20,7 +20,7 @@ D2 = NodeId("D2")
 
 
 def home(engines: Fleet, conversation: str = "c1") -> NodeId | None:
-    return next(c.decode_node for c in engines.core.conversations._by_key.values() if c.key.id == conversation)
+    return next(c.decode_node for c in engines.core.conversations if c.key.id == conversation)
 
 
 # -- join, drain, leave ------------------------------------------------------------------------------------------------

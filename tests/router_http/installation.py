@@ -73,7 +73,7 @@ class Installation:
             "exchanges": len(self.dispatcher._exchanges),
             "leases of turns in flight": sum(core.leases.open().values()),
             "upstream connections in use": len(session.connector._acquired),
-            "conversations in flight": sum(c.in_flight for c in core.conversations._by_key.values()),
+            "conversations in flight": sum(c.in_flight for c in core.conversations),
         }
         for node, load in core.load.items():
             counts[f"{node} prompts"] = len(load.prefill)
