@@ -92,7 +92,7 @@ class Cluster:
         self._server = urlsplit(server)
 
     def put(self, name: str, role: str, *pods: tuple[str, bool, bool], family: str = "IPv4", **labels: str) -> None:
-        """`pods`: (number, ready, terminating)."""
+        """Create or replace a slice. `pods`: (number, ready, terminating)."""
         known = self._call("GET", f"/{name}")
         version = known["metadata"].get("resourceVersion") if known["kind"] == "EndpointSlice" else None
         metadata: dict[str, Any] = {"name": name, "labels": {**MANAGED, "trimtab.dev/role": role} | labels}
@@ -172,8 +172,9 @@ async def record(server: str) -> dict[str, Any]:
         cluster.put("d-v4", "decode", ("1", *up), ("2", *ends))
         cluster.put("d-v6", "decode", ("1", *up), ("2", *ends), family="IPv6")
         await told(decoding(1, 7))
-        cluster.delete("p-v4")
+        cluster.put("p-v4", "prefill", ("7", *up), app="another")  # the selector finds it no longer
         await told(decoding(1))
+        cluster.delete("p-v4")
         before = watches()
         await until(lambda: watches() > before)
         cluster.put("d-v4", "decode", ("1", *up), ("3", *up))
