@@ -1,9 +1,9 @@
 """EndpointSlices through the kubernetes client, against a server that speaks the API's HTTP.
 
-What an API server said to this source is on a tape (`recorded/slices.json`, by `record_slices.py`; `api_server/README.md`
-says what server it was): lists, watches, readiness, termination, two families, a selector that finds a slice no longer,
-bookmarks, the end of a watch, 410. The tape is played back byte for byte, and the source has to ask the same again.
-Refusals and outages, which a server cannot be asked for, are by hand.
+What an API server said to this source is on a tape (`recorded/slices.json`, by `record_slices.py`;
+`api_server/README.md` says what server it was): lists, watches, readiness, termination, two families, a selector that
+finds a slice no longer, bookmarks, the end of a watch, 410. The tape is played back byte for byte, and the source has
+to ask the same again. Refusals and outages, which a server cannot be asked for, are by hand.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ TAPE = Path(__file__).parent / "recorded" / "slices.json"
 
 
 class FakeApi:
-    """A script: lists by their documents, watches by their lines, either as text too. Without more to say, a watch stays
-    open."""
+    """A script: lists by their documents, watches by their lines, either as text too. Without more to say, a watch
+    stays open."""
 
     def __init__(self) -> None:
         self.lists: list[tuple[int, dict[str, Any] | str]] = []
@@ -155,7 +155,7 @@ class Kept(Tell):
     def nodes(self, members: Iterable[Member], *, may_be_empty: bool = False) -> None:
         told = list(members)
         self.sets = [*getattr(self, "sets", []), [each.url for each in told]]
-        super(Kept, self).nodes(told, may_be_empty=may_be_empty)
+        super().nodes(told, may_be_empty=may_be_empty)
 
 
 def test_the_recorded_traffic_of_an_api_server_gives_the_nodes_that_were_meant(
