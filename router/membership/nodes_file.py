@@ -85,6 +85,8 @@ class FileSource:
     def __init__(self, path: Path, look_s: float = LOOK_S) -> None:
         self._path = path
         self._look_s = look_s
+        self._good: list[Member] | None = None
+        """What it holds, unless it is bad."""
 
     async def run(self, tell: Tell) -> None:
         """For ever."""
@@ -94,16 +96,19 @@ class FileSource:
             if now != seen:
                 seen = now
                 await self.look(tell)
+            elif self._good is not None:
+                tell.nodes(self._good)  # it still says so
             await asyncio.sleep(self._look_s)
 
     async def look(self, tell: Tell) -> None:
         """Read it once."""
         try:
-            members = await asyncio.to_thread(self._read)
+            self._good = await asyncio.to_thread(self._read)
         except SpecError as error:
+            self._good = None
             tell.failed("; ".join(str(problem) for problem in error.problems[:3]))
         else:
-            tell.nodes(members)
+            tell.nodes(self._good)
 
     def _read(self) -> list[Member]:
         return read_nodes(read_text(self._path), str(self._path))

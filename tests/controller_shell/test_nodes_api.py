@@ -114,7 +114,7 @@ def test_nodes_and_sources_are_shown_with_their_state(control):
     assert shown["sources"][0]["problem"].startswith("nodes.yaml:2:9")
     whole: dict[str, Any] = status(loop, PinFile(), "test")
     assert whole["sources"] == shown["sources"] and whole["nodes"] == shown["nodes"]
-    assert f"Nodes from file, router router-0: {sources[0].problem}." in whole["warnings"]
+    assert f"Nodes from file, router router-0: {sources[0].problem}, read 2 s ago." in whole["warnings"]
     (folder / "nodes.json").write_text("{")
     assert "holds no orders" in client.get("/api/v1/nodes").json()["problem"]
     assert client.get("/internal/v1/nodes").status_code == 500

@@ -146,6 +146,24 @@ def test_a_file_is_read_again_when_it_changes_and_a_bad_one_keeps_what_was_read(
     asyncio.run(scene())
 
 
+def test_a_file_that_stays_as_it_is_was_read_well_just_now(tmp_path: Path):
+    path = tmp_path / "nodes.yaml"
+    path.write_text("version: 1\ndecode: [http://a:1]\n")
+    line, source = Line("file"), FileSource(path, look_s=0.005)
+    state = lambda: line.roster.states["file"]  # noqa: E731
+
+    def later() -> bool:
+        line.now_s += 1.0 if state().good_s == line.now_s else 0.0
+        return line.now_s > 3.0
+
+    asyncio.run(running(source, line, later))
+    path.write_text("version: 1\ndecode: [nonsense]\n")
+    asyncio.run(running(source, line, lambda: "E104" in line.problem))
+    good_s, line.now_s = state().good_s, 100.0
+    asyncio.run(running(source, line, lambda: state().failures and line.urls == ["http://a:1"]))
+    assert state().good_s == good_s, "a bad one is no reading"
+
+
 # -- dns ---------------------------------------------------------------------------------------------------------------
 
 
