@@ -256,10 +256,10 @@ async def soak(total_s: float, fault_s: float, clients: int, seed: int) -> Seen:
         "timeouts": Timeouts(1.0, 2.0, 2.0, 4.0),
         "options": DispatchOptions(prefill_timeout_s=2.0),
         "conversations": Conversations(CONVERSATIONS),
+        "remembered_turns": TURNS_REMEMBERED,
     }
     async with emulated("nixl", "2P_2D_1R", speed=SPEED, pin_x=0.5, **limits) as at:
         watching = asyncio.ensure_future(at.router.watch.run())
-        at.router.dispatcher._recogniser.limit = TURNS_REMEMBERED
         # Without keep-alive: what a client leaves open would count as the router's.
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=60)) as session:

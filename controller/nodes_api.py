@@ -1,7 +1,7 @@
 """Nodes over the admin API: who there is and why, nodes added by hand, drains.
 
     GET    /api/v1/nodes                                             nodes, their sources, and the orders in force
-    POST   /api/v1/nodes        {"url", "role", "address"?, "model"?, "by"?}     a node more
+    POST   /api/v1/nodes        {"url", "role", "address"?, "model"?, "weight"?, "by"?}     a node more
     DELETE /api/v1/nodes        {"url", "by"?}                                   and away with it again
     POST   /api/v1/nodes/drain  {"node": name or URL, "drain": true | false, "by"?}
     GET    /internal/v1/nodes   ?after=V                             for routers: the orders if newer, else 204
@@ -36,6 +36,7 @@ class _Add(msgspec.Struct, forbid_unknown_fields=True):
     role: str
     address: str = ""
     model: str = ""
+    weight: float = 1.0
     by: str = "api"
 
 
@@ -96,7 +97,7 @@ def mount_nodes(app: FastAPI, loop: ControlLoop) -> None:
     async def add(request: Request) -> Response:
         try:
             told = await body_as(request, MAX_BYTES, _Add)
-            one = Added(told.url, told.role, told.address, told.model, told.by[:200], iso(loop.wall()))
+            one = Added(told.url, told.role, told.address, told.model, told.by[:200], iso(loop.wall()), told.weight)
             one.member()
         except ValueError as error:
             return refused(400, Code.BAD_REQUEST, str(error))

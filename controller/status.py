@@ -12,6 +12,7 @@ from dataclasses import asdict
 from math import inf
 
 from router.policy import Policy
+from router.wire import SourceView
 from slos.objective import Slo
 from slos.promise import promise
 from slos.reduce import SloReading, driving
@@ -321,7 +322,7 @@ def problems(loop: ControlLoop, pin: PinFile, now_s: float) -> list[str]:
         elif behind(loop, view, now_s):
             version = view.report.policy_version
             found.append(f"Router {name} still acts on version {version}, not on {loop.publication.version}.")
-        found += [f"Nodes from {s.name}, router {name}: {s.problem}." for s in view.report.sources if s.problem]
+        found += [_source_words(source, name, view.age_s(now_s)) for source in view.report.sources if source.problem]
     if pin.warning:
         found.append(pin.warning + ".")
     obeying = intake.pins(now_s)
@@ -356,6 +357,12 @@ def problems(loop: ControlLoop, pin: PinFile, now_s: float) -> list[str]:
     if loop.store.dropped_rows:
         found.append(f"{loop.store.dropped_rows} rows of history were dropped, for they could not be written.")
     return found
+
+
+def _source_words(source: SourceView, router: str, since_s: float) -> str:
+    """What is wrong with a source of nodes, and how old what counts of it is."""
+    age = "" if source.age_s is None else f", read {source.age_s + since_s:.0f} s ago"
+    return f"Nodes from {source.name}, router {router}: {source.problem}{age}."
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -4,9 +4,10 @@
 
 A failure is a node's own: an answer of 5xx, a timeout, an answer that breaks off, a hand-over that cannot be used. What
 an engine says of the client's request (4xx) is an answer, and an answer ends a row. 408, 425 and 429 say that the node
-is busy and count as neither. A node without another of its role is never opened: a bad node is better than none
-(`RouterCore.node_failed`). Half-open lets one turn through at a time; a trial that ends without a verdict (its client
-left) makes room for the next. Time is an argument.
+is busy and count as neither. As long as the client has got nothing a failure counts only once another node has answered
+the turn (`RouterCore.suspect`): a request that makes every engine answer 500 opens nothing. A node without another of
+its role is never opened: a bad node is better than none (`RouterCore.node_failed`). Half-open lets one turn through at
+a time; a trial that ends without a verdict (its client left) makes room for the next. Time is an argument.
 """
 
 from __future__ import annotations

@@ -100,6 +100,8 @@ class Flight:
     sampled_s: float = 0.0
     sampled_tokens: int = 0
     """Of its stream, what the pace of its node already counts."""
+    failed: dict[NodeId, str] = field(default_factory=dict)
+    """Nodes that failed it, with the kind of failure, for as long as it may be its own fault."""
 
     @property
     def sent(self) -> Leg:
@@ -160,6 +162,8 @@ class RouterCore:
         self._breakers: dict[NodeId, Breaker] = {}
         self.openings: Counter[tuple[NodeId, str]] = Counter()
         """Breakers that opened, by node and the kind of the last failure."""
+        self.on_open: Callable[[NodeId, str], None] = lambda node, why: None
+        """Told of each of them."""
         self.moves: Counter[Reason] = Counter()
         """Conversations that went on from one decode node to another, by why."""
         for node in nodes:
@@ -219,7 +223,23 @@ class RouterCore:
         opened = self._breakers.setdefault(node, Breaker()).failed(why, now_s, may_open=others)
         if opened:
             self.openings[node, why] += 1
+            self.on_open(node, why)
         return opened
+
+    def suspect(self, flight: Flight, node: NodeId, why: str) -> None:
+        """The node failed the turn, whose client has got nothing yet. It counts once another node has answered the
+        turn: one that nobody can answer may be to blame itself, and must open no breaker."""
+        flight.failed[node] = why
+
+    def _blame(self, flight: Flight, now_s: float) -> None:
+        """The turn is being answered: those that failed it are to blame, except P nodes where several did and none
+        has prefilled it."""
+        failed, flight.failed = flight.failed, {}
+        at = {node: self.nodes[node] for node in failed if node in self.nodes}
+        prefills = {node for node in at if at[node].role is Role.PREFILL}
+        spared = prefills if len(prefills) > 1 and flight.placement.prefill is None else frozenset[NodeId]()
+        for node in at.keys() - spared:
+            self.node_failed(node, failed[node], now_s)
 
     def node_answered(self, node: NodeId, now_s: float) -> None:
         """The node answered a leg, if only to say what is wrong with the client's request."""
@@ -392,7 +412,7 @@ class RouterCore:
             if leg.not_after_s is not None and now_s > leg.not_after_s:
                 return self._replan(flight, now_s, Reason.PREFILL_FAILED)
         except HandshakeError as error:
-            self.node_failed(error.leg.node, "handover", now_s)
+            self.suspect(flight, error.leg.node, "handover")
             flight.avoid.add(error.leg.node)
             return self._replan(flight, now_s, Reason.PREFILL_FAILED)
         if leg.purpose is Purpose.DECODE:
@@ -436,6 +456,8 @@ class RouterCore:
     def first_token(self, flight: Flight, now_s: float) -> None:
         """The first content went out to the client."""
         flight.watch.token(now_s)
+        if flight.failed:
+            self._blame(flight, now_s)
         self.leases.read(flight.turn.request_id)
         decode = self.load[flight.placement.decode]
         decode.prefill.remove(flight.turn.request_id, now_s)
@@ -453,6 +475,8 @@ class RouterCore:
         """The turn was answered; the counts are the engine's own (usage)."""
         conversation, placement = flight.conversation, flight.placement
         key = conversation.key
+        if flight.failed:
+            self._blame(flight, now_s)
         self.leases.read(flight.turn.request_id)
         self.residency.advance(now_s)
         conversation.turns = max(conversation.turns, flight.number)

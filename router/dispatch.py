@@ -376,12 +376,12 @@ class Dispatcher:
         within_s = self.options.prefill_timeout_s + self._upstream.timeouts.prompt_s(self._prompt_tokens(exchange))
         async with self._opened(exchange, leg, body, within_s) as reply:
             at_s = max(sent_s, self._left_s(leg.node, reply))
-            content = await self._content(exchange, reply)
+            async with self._content(exchange, reply) as content:
+                parsed = parse_answer(content) if reply.status == 200 else None
         if reply.status != 200:
             # Less its forced tool call P's copy is another request, which a P without a tool parser refuses: D decides.
             final = self._is_clients_fault(reply.status) and not exchange.request.forces_tool_call
             raise BadAnswer(leg, reply, content, final=final)
-        parsed = parse_answer(content)
         usage = parsed.usage if parsed is not None and parsed.usage is not None else Usage()
         params = parsed.kv_transfer_params if parsed is not None else None
         reason = parsed.finish_reason if parsed is not None else None
@@ -400,8 +400,8 @@ class Dispatcher:
         within_s = self._upstream.timeouts.headers_s(self._prompt_tokens(exchange), exchange.request.stream)
         async with self._opened(exchange, leg, body, within_s + wait_s) as reply:
             if reply.status != 200:
-                content = await self._content(exchange, reply)
-                raise BadAnswer(leg, reply, content, final=self._is_clients_fault(reply.status))
+                async with self._content(exchange, reply) as content:
+                    raise BadAnswer(leg, reply, content, final=self._is_clients_fault(reply.status))
             if exchange.request.stream:
                 await self._relay(exchange, reply, wait_s)
             else:
@@ -431,9 +431,11 @@ class Dispatcher:
         finally:
             reply.abort()
 
-    @staticmethod
-    async def _content(exchange: Exchange, reply: UpstreamReply) -> bytes:
-        return exchange.public(await reply.body(MAX_ANSWER_BYTES))
+    @asynccontextmanager
+    async def _content(self, exchange: Exchange, reply: UpstreamReply) -> AsyncIterator[bytes]:
+        """A whole answer, which counts for as long as it is needed. Raises NodeError."""
+        with self.admission.answer() as room:
+            yield exchange.public(await reply.body(MAX_ANSWER_BYTES, room.hold))
 
     async def _relay(self, exchange: Exchange, reply: UpstreamReply, wait_s: float) -> None:
         """A stream: every byte goes on as it came, less the usage chunk that only we asked for."""
@@ -472,15 +474,15 @@ class Dispatcher:
         await exchange.last(rest)
 
     async def _whole(self, exchange: Exchange, reply: UpstreamReply) -> None:
-        content = await self._content(exchange, reply)
-        parsed = parse_answer(content)
-        if parsed is None or not parsed.choices:
-            raise NodeError("an answer without choices" if content else "an empty answer")
-        reason = parsed.finish_reason
-        if reason == "error":
-            raise NodeError("the engine reported an error")
-        self._endings.complete(exchange, parsed.usage, 0, reason, [parsed.text] if parsed.text else None)
-        await exchange.pass_on(reply, content)
+        async with self._content(exchange, reply) as content:
+            parsed = parse_answer(content)
+            if parsed is None or not parsed.choices:
+                raise NodeError("an answer without choices" if content else "an empty answer")
+            reason = parsed.finish_reason
+            if reason == "error":
+                raise NodeError("the engine reported an error")
+            self._endings.complete(exchange, parsed.usage, 0, reason, [parsed.text] if parsed.text else None)
+            await exchange.pass_on(reply, content)
 
     @staticmethod
     def _is_clients_fault(status: int) -> bool:

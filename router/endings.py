@@ -89,7 +89,10 @@ class Endings:
         elif not isinstance(error, NodeTimeout | BadAnswer):
             self._watch.doubt(leg.node)
         if not error.refused and not (isinstance(error, BadAnswer) and error.reply.status < 500):
-            self._watch.failed(leg.node, kind, self._clock.now_s())
+            if exchange.started:
+                self._core.node_failed(leg.node, kind, self._clock.now_s())
+            else:
+                self._core.suspect(exchange.flight, leg.node, kind)
         exchange.failure = error
 
     async def give_up(self, exchange: Exchange, why: str) -> None:

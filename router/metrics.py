@@ -98,6 +98,7 @@ FORGOTTEN = Spec(
 )
 REQUESTS = Spec("trimtab_requests_in_flight", (), "Requests let in, those not yet turns included.")
 BODY_BYTES = Spec("trimtab_body_bytes", (), "Bytes of the bodies of requests in flight.")
+ANSWER_BYTES = Spec("trimtab_answer_bytes", (), "Bytes of the unstreamed answers in flight.")
 CONNECTIONS = Spec("trimtab_client_connections", (), "Connections of clients.")
 TURNED_AWAY = Spec(
     "trimtab_connections_refused", ("why",), "Connections closed by the router: too many, or a head too large or slow."
@@ -156,6 +157,7 @@ SPECS = (
     FORGOTTEN,
     REQUESTS,
     BODY_BYTES,
+    ANSWER_BYTES,
     CONNECTIONS,
     TURNED_AWAY,
     DESCRIPTORS,
@@ -213,6 +215,7 @@ class RouterMetrics:
         self._forgotten = _Total(FORGOTTEN, registry)
         self.requests = _gauge(REQUESTS, registry)
         self.body_bytes = _gauge(BODY_BYTES, registry)
+        self.answer_bytes = _gauge(ANSWER_BYTES, registry)
         self.connections = _gauge(CONNECTIONS, registry)
         self._turned_away = _Total(TURNED_AWAY, registry)
         self.descriptors = _gauge(DESCRIPTORS, registry)
@@ -317,9 +320,10 @@ class RouterMetrics:
             self._stranded.follow(leases.unanswered[node], str(node), "unanswered")
 
     def let_in(self, admission: Admission) -> None:
-        """Requests and their bodies."""
+        """Requests, their bodies and their answers."""
         self.requests.set(admission.active)
         self.body_bytes.set(admission.body_bytes)
+        self.answer_bytes.set(admission.answer_bytes)
 
     def connected(self, connections: int, too_many: int, bad_heads: int, descriptors: int, limit: int) -> None:
         """The listening side."""

@@ -117,6 +117,7 @@ class NodeWatch:
     def attach(self, core: RouterCore) -> None:
         """The core to keep informed."""
         self._core = core
+        core.on_open = _say_open
 
     def apply(self, events: Sequence[Event]) -> None:
         """Nodes join, drain and leave. Those that join are asked at once."""
@@ -130,6 +131,8 @@ class NodeWatch:
                 for by_node in (self.addresses, self._failures, self._began, self._looked_s, self.hand_over):
                     by_node.pop(node, None)
                 self._doubted.discard(node)
+            elif event.change is Change.WEIGH:
+                self._core.nodes[node].weight = event.member.weight
             else:
                 self._core.drain_node(node, event.change is Change.DRAIN)
             why = "" if event.why is None else f", {event.why}"
@@ -147,7 +150,9 @@ class NodeWatch:
         self._failures[node] = FAILURES
         if address:
             self.hand_over[node] = address
-        self._core.add_node(_new(node, at))
+        joined = _new(node, at)
+        joined.weight = member.weight
+        self._core.add_node(joined)
         self._joined.add(node)
         self._wake.set()
 
@@ -161,12 +166,6 @@ class NodeWatch:
             return
         self._failures[node] = FAILURES
         self._down(node, "connection refused")
-
-    def failed(self, node: NodeId, why: str, now_s: float) -> None:
-        """A leg failed by the node's own fault."""
-        assert self._core is not None
-        if self._core.node_failed(node, why, now_s):
-            log.warning("the breaker of node %s is open: too many turns in a row failed, the last by %s", node, why)
 
     def doubt(self, node: NodeId) -> None:
         """An answer broke off: is it still the same process?"""
@@ -281,6 +280,10 @@ class NodeWatch:
         usage = _number(_USAGE.search(text))
         if usage is not None and 0 <= usage <= 1:
             self._core.node_usage(node, usage)
+
+
+def _say_open(node: NodeId, why: str) -> None:
+    log.warning("the breaker of node %s is open: too many turns in a row failed, the last by %s", node, why)
 
 
 def _new(node: NodeId, at: Endpoint) -> Node:

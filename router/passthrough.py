@@ -21,7 +21,7 @@ from .errors import Code, RequestError
 from .metrics import RouterMetrics
 from .models import Directory, Pool
 from .turn import NodeId, Reason
-from .upstream import NodeError, NodeTimeout, UpstreamReply
+from .upstream import NodeError, NodeTimeout, OwnLimit, UpstreamReply
 
 log = logging.getLogger("trimtab.passthrough")
 
@@ -123,6 +123,9 @@ class Passthrough:
                     self._running[node.id] -= 1
         finally:
             gone.cancel()
+        if isinstance(failure, OwnLimit):
+            await fail(send, Code.BUSY, "this router is at a limit of its host", _headers(request_id))
+            return
         code = Code.UPSTREAM_TIMEOUT if isinstance(failure, NodeTimeout) else Code.UPSTREAM_ERROR
         await fail(send, code, "no engine answered this request", _headers(request_id))
 
@@ -143,8 +146,9 @@ class Passthrough:
             timeouts = pool.upstream.timeouts
             reply = await pool.upstream.open(pool.watch.url(node, target), body, headers, timeouts.answer_s, method)
             if not reply.content_type.startswith("text/event-stream"):
-                content = await reply.body(MAX_ANSWER_BYTES)
-                await answer(send, reply.status, content, reply.content_type, _headers(request_id))
+                with self._directory.front.admission.answer() as room:
+                    content = await reply.body(MAX_ANSWER_BYTES, room.hold)
+                    await answer(send, reply.status, content, reply.content_type, _headers(request_id))
                 return
             start = [(b"content-type", reply.content_type.encode()), (b"cache-control", b"no-cache")]
             await send({"type": "http.response.start", "status": reply.status, "headers": start + _headers(request_id)})

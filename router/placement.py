@@ -7,7 +7,8 @@ most room. The record keeps the decided and the realised route.
 A conversation that its client names gets the D that its name finds: rendezvous hashing over the nodes' URLs, the first
 in that order whose load is within `BOUND` times the mean (consistent hashing with bounded loads: Mirrokni, Thorup,
 Zadimoghaddam 2018). So routers that share nothing agree, and when one of N nodes goes, the 1/N that it had moves. A
-node that came up a short while ago takes its share by and by: its load counts for more, and its name weighs less.
+node that came up a short while ago takes its share by and by, and one with a weight takes its weight's: its load counts
+for 1/share, and its names' distances are 1/share as long (weighted rendezvous hashing: Schindelhauer, Schomaker 2005).
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class Node:
     """By which names find it; the same for all routers."""
     up_s: float | None = None
     """When it came up; None: long ago."""
+    weight: float = 1.0
+    """The operator's: of new conversations, and of prompts, it takes so many times what it would."""
 
     def uncached_tokens(self, held: int, prompt_tokens: int) -> int:
         """What the node lacks of a prompt: hits are whole blocks, and at least one token is always computed."""
@@ -124,21 +127,23 @@ def choose_decode(
     if candidates.home is not None:
         return candidates.home
     pool = [node for node in candidates.decode if node.id not in shun] or candidates.decode
-    ramps = {node.id: node.ramp(now_s) for node in pool}
-    full = max(ramps.values())  # nodes that all came up together share as those that all did long ago
-    ramps = {node: ramp / full for node, ramp in ramps.items()}
+    shares = {node.id: node.ramp(now_s) * node.weight for node in pool}
+    full = max(shares.values())  # nodes that all came up together share as those that all did long ago
+    shares = {node: share / full for node, share in shares.items()}
     live = {node.id: residency.live_tokens(node.id, now_s) for node in pool}
     if name:
-        found = _by_name(name, pool, ramps, live)
+        found = _by_name(name, pool, shares, live)
         if found is not None:
             return found
-    return min(pool, key=lambda n: (live[n.id] / (n.kv_capacity_tokens * ramps[n.id]), n.id))
+    return min(pool, key=lambda n: (live[n.id] / (n.kv_capacity_tokens * shares[n.id]), n.id))
 
 
-def _by_name(name: str, pool: Iterable[Node], ramps: Mapping[NodeId, float], live: Mapping[NodeId, int]) -> Node | None:
+def _by_name(
+    name: str, pool: Iterable[Node], shares: Mapping[NodeId, float], live: Mapping[NodeId, int]
+) -> Node | None:
     """The first node in the name's own order whose load is within the bound; None if none is."""
-    ordered = sorted(pool, key=lambda n: (_distance(name, n.url or n.id) / ramps[n.id], n.id))
-    room = {node.id: node.kv_capacity_tokens * ramps[node.id] for node in ordered}
+    ordered = sorted(pool, key=lambda n: (_distance(name, n.url or n.id) / shares[n.id], n.id))
+    room = {node.id: node.kv_capacity_tokens * shares[node.id] for node in ordered}
     mean = sum(live.values()) / sum(room.values())
     for node in ordered:
         if live[node.id] <= room[node.id] * max(BOUND * mean, IDLE_SHARE if node.introduced else 0.0):
@@ -161,13 +166,13 @@ def choose_prefill(
     latency: LatencyModel | None,
     now_s: float,
 ) -> tuple[Node, int] | None:
-    """(P with the least predicted wait, tokens that it lacks), or None without a P. Without a model, tokens
-    stand for time."""
+    """(P with the least predicted wait over its weight, tokens that it lacks), or None without a P. Without a model,
+    tokens stand for time."""
     best: tuple[float, NodeId, Node, int] | None = None
     for node in candidates.prefill:
         uncached = node.uncached_tokens(residency.held(node.id, conversation.key), prompt_tokens)
         own_ms = float(uncached) if latency is None else latency.prefill_ms(uncached, prompt_tokens)
-        entry = (load[node.id].prefill.ms(now_s) + own_ms, node.id, node, uncached)
+        entry = ((load[node.id].prefill.ms(now_s) + own_ms) / node.weight, node.id, node, uncached)
         if best is None or entry[:2] < best[:2]:
             best = entry
     return None if best is None else (best[2], best[3])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -102,14 +102,17 @@ class UpstreamReply:
         except (aiohttp.ClientError, OSError) as error:
             raise NodeError(f"the answer broke off ({type(error).__name__})") from None
 
-    async def body(self, limit_bytes: int) -> bytes:
-        """The whole body. Raises NodeError if it is longer than the limit."""
+    async def body(self, limit_bytes: int, hold: Callable[[int], bool] = lambda size_bytes: True) -> bytes:
+        """The whole body. `hold` says whether there is room for so many bytes more. Raises NodeError if it is longer
+        than the limit, OwnLimit without room."""
         parts: list[bytes] = []
         size = 0
         async for part in self.chunks():
             size += len(part)
             if size > limit_bytes:
                 raise NodeError(f"the answer is longer than {limit_bytes} bytes")
+            if not hold(len(part)):
+                raise OwnLimit("the answers of all requests at once are too much to be kept here")
             parts.append(part)
         return b"".join(parts)
 

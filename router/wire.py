@@ -60,6 +60,8 @@ class NodeView:
     """Of a node that drains or whose breaker is not closed."""
     ramp: float = 1.0
     """How much of its share of new conversations it takes: below 1 a short while after it came up."""
+    weight: float = 1.0
+    """Its share against that of others, by whoever told of it."""
 
 
 @dataclass(frozen=True, slots=True)

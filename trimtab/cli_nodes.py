@@ -40,9 +40,10 @@ def list_nodes(admin: Admin = ADMIN, as_json: Annotated[bool, typer.Option("--js
     if as_json:
         print(json.dumps(found, indent=1))
         return
-    nodes = Table("node", "role", "state", "why", "running", "url", title=None)
+    nodes = Table("node", "role", "state", "why", "running", "weight", "url", title=None)
     for each in found["nodes"]:
-        nodes.add_row(each["id"], each["role"], each["state"], each["why"], str(each["sequences"]), each["url"])
+        running, weight = str(each["sequences"]), f"{each['weight']:g}"
+        nodes.add_row(each["id"], each["role"], each["state"], each["why"], running, weight, each["url"])
     out.print(nodes)
     for source in found["sources"]:
         told = "nothing yet" if source["age_s"] is None else f"{source['nodes']} nodes, {source['age_s']:.0f} s ago"
@@ -60,11 +61,12 @@ def add(
     role: Annotated[str, typer.Option(help="prefill, decode or replica.")],
     address: Annotated[str, typer.Option(help="Where it hands over, if the connector needs it.")] = "",
     model: Annotated[str, typer.Option(help="What it serves; needed where several models are served.")] = "",
+    weight: Annotated[float, typer.Option(help="Its share of new work, against 1 of the others.")] = 1.0,
     state_dir: StateDir = None,
     port: Port = 8000,
 ) -> None:
     """One node more, until it is removed."""
-    one = Added(url, role, address, model, getpass.getuser(), _now())
+    one = Added(url, role, address, model, getpass.getuser(), _now(), weight)
     _order(state_dir, port, lambda orders: orders.add(one))
     out.print(f"{url} joins as {role}; routers follow within a second", highlight=False)
 

@@ -2,7 +2,7 @@
 
     discover:
       file: nodes.yaml
-      dns: {prefill: http://prefill.svc:8000, decode: http://decode.svc:8000, every: 5s}
+      dns: {prefill: http://prefill.svc:8000, decode: http://_http._tcp.decode.svc, every: 5s}
       heartbeats: {bind: tcp://0.0.0.0:30001, networks: [10.0.0.0/8], expiry: 30s}
       kubernetes: {namespace: inference, selector: app=vllm, port: http, role_label: trimtab.dev/role, kubeconfig: ""}
 
@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from router.membership.dns import EVERY_S
+from router.membership.dns import EVERY_S, is_srv
 from router.membership.endpoint_slices import ROLE_LABEL
 from router.membership.member import engine_url
 from router.membership.registrations import EXPIRY_S, LOOPBACK, networks
@@ -85,6 +86,8 @@ def _dns(spot: Spot, values: dict[str, object]) -> None:
             plain = engine_url(url)
             if not plain.startswith("http://"):
                 raise ValueError("a certificate names no address; write http://HOST:PORT")
+            if is_srv(plain) and urlsplit(plain).port is not None:
+                raise ValueError("SRV records have the port; write http://_SERVICE._tcp.NAME")
             names.append((role.value, plain))
         except ValueError as error:
             _complain(found[role], error)

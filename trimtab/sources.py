@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from router.membership.dns import DnsSource
+from router.membership.dns import DnsSource, Records, is_srv
 from router.membership.endpoint_slices import EndpointSlices
 from router.membership.nodes_file import FileSource
 from router.membership.orders_source import OrdersSource
@@ -27,12 +27,30 @@ def sources(found: Discover, model: str, orders: OrdersSource) -> list[Source]:
     built: list[Source] = [orders]
     if found.file:
         built.append(FileSource(Path(found.file)))
-    built += [DnsSource(Role(role), url, found.dns_every_s) for role, url in found.dns]
+    if found.dns:
+        built += _dns_sources(found, model)
     if found.heartbeats:
         built.append(_heartbeat_source(found, model))
     if found.kube_namespace:
         built.append(_kubernetes_source(found, model))
     return built
+
+
+def _dns_sources(found: Discover, model: str) -> list[Source]:
+    records: Records | None = None
+    if any(is_srv(url) for _, url in found.dns):
+        try:
+            from router.membership.srv import SrvResolver
+        except ImportError:
+            where = f"models.{model}.discover.dns"
+            raise StartError(
+                f"{where} needs dnspython for SRV records: pip install 'trimtab[dns]', or name a host and its port"
+            ) from None
+        records = SrvResolver().records
+    return [
+        DnsSource(Role(role), url, found.dns_every_s, records=records if is_srv(url) else None)
+        for role, url in found.dns
+    ]
 
 
 def _heartbeat_source(found: Discover, model: str) -> Source:

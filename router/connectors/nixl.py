@@ -25,8 +25,10 @@ PREFILL_PARAMS: Mapping[str, object] = {
 }
 
 
+REMEMBERED_LEASES = 4
+"""For as many leases an object that was passed on is remembered."""
 REMEMBERED = 16_384
-"""Objects passed on before: of several leases at any load that one router carries."""
+"""As many at most, of more than one lease at any load that one router carries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class NixlConnector:
     where P has told how many it has, that they are among them."""
 
     options: ConnectorOptions = field(default_factory=ConnectorOptions)
-    _passed_on: dict[tuple[object, object], None] = field(default_factory=dict, compare=False, repr=False)
+    _passed_on: dict[tuple[object, object], float] = field(default_factory=dict, compare=False, repr=False)
 
     def handshake(self, turn: Turn, placement: Placement, attempt: int = 1) -> Handshake:
         """Local: the client's request to D. Transfer: P first, then D with P's object."""
@@ -44,16 +46,17 @@ class NixlConnector:
         leg = Leg(placement.prefill, Purpose.PREFILL, PREFILL_PARAMS)
         reply = yield leg
         params = self._validated(leg, reply, placement.block_tokens or self.options.block_tokens, placement.blocks)
-        self._pass_on(leg, params)
+        self._pass_on(leg, params, reply.at_s)
         return Leg(placement.decode, Purpose.DECODE, params, reply.at_s + self.options.lease_s - self.options.margin_s)
 
-    def _pass_on(self, leg: Leg, params: Mapping[str, object]) -> None:
+    def _pass_on(self, leg: Leg, params: Mapping[str, object], at_s: float) -> None:
         """Each object once: P lets its blocks go when it has been read."""
         handle = (params["remote_engine_id"], params["remote_request_id"])
         if handle in self._passed_on:
             raise HandshakeError(leg, "kv_transfer_params have been passed on before")
-        self._passed_on[handle] = None
-        if len(self._passed_on) > REMEMBERED:
+        self._passed_on[handle] = at_s
+        forgotten_s = at_s - REMEMBERED_LEASES * self.options.lease_s
+        while len(self._passed_on) > REMEMBERED or next(iter(self._passed_on.values())) < forgotten_s:
             del self._passed_on[next(iter(self._passed_on))]
 
     def _validated(self, leg: Leg, reply: LegReply, block: int | None, node_blocks: int | None) -> Mapping[str, object]:

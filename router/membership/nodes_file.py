@@ -4,7 +4,7 @@
     prefill: [http://10.0.0.1:8000]
     decode:
       - http://10.0.0.2:8000
-      - {url: http://10.0.0.3:8000, address: 10.0.0.3:21001, model: llama}
+      - {url: http://10.0.0.3:8000, address: 10.0.0.3:21001, model: llama, weight: 2}
     replica: []
 
 A file that cannot be read, or has a single mistake, changes nothing: the nodes stay, and the problem has its line and
@@ -19,11 +19,11 @@ from pathlib import Path
 
 from slos.document import compose
 from slos.files import read_text
-from slos.nodes import Spot, fields, items, scalar
+from slos.nodes import Spot, fields, items, number, scalar
 from slos.problem import Problems, SpecError
 
 from ..turn import Role
-from .member import Member, member
+from .member import MAX_WEIGHT, Member, member
 from .source import Tell
 
 LOOK_S = 1.0
@@ -61,15 +61,16 @@ def _listed(spot: Spot | None) -> list[Spot]:
 def _member(spot: Spot, role: Role) -> Member | None:
     inside = {"url": spot}
     if isinstance(spot.node.value, list):
-        inside = fields(spot, ("url", "address", "model")) or {}
+        inside = fields(spot, ("url", "address", "model", "weight")) or {}
         if "url" not in inside:
             spot.complain("E103", "url is missing", f"write {{url: {_EXAMPLE}}}")
             return None
+    weight = number(inside.pop("weight"), 0.0, MAX_WEIGHT, "E104", "2") if "weight" in inside else 1.0
     texts = {key: scalar(value, _EXAMPLE if key == "url" else "10.0.0.2:21001") for key, value in inside.items()}
-    if None in texts.values():
+    if None in texts.values() or weight is None:
         return None
     try:
-        return member(texts["url"] or "", role, texts.get("address") or "", texts.get("model") or "")
+        return member(texts["url"] or "", role, texts.get("address") or "", texts.get("model") or "", weight)
     except ValueError as error:
         message, _, fix = str(error).partition("; ")
         spot.complain("E104", message, fix)
@@ -84,6 +85,8 @@ class FileSource:
     def __init__(self, path: Path, look_s: float = LOOK_S) -> None:
         self._path = path
         self._look_s = look_s
+        self._good: list[Member] | None = None
+        """What it holds, unless it is bad."""
 
     async def run(self, tell: Tell) -> None:
         """For ever."""
@@ -93,16 +96,19 @@ class FileSource:
             if now != seen:
                 seen = now
                 await self.look(tell)
+            elif self._good is not None:
+                tell.nodes(self._good)  # it still says so
             await asyncio.sleep(self._look_s)
 
     async def look(self, tell: Tell) -> None:
         """Read it once."""
         try:
-            members = await asyncio.to_thread(self._read)
+            self._good = await asyncio.to_thread(self._read)
         except SpecError as error:
+            self._good = None
             tell.failed("; ".join(str(problem) for problem in error.problems[:3]))
         else:
-            tell.nodes(members)
+            tell.nodes(self._good)
 
     def _read(self) -> list[Member]:
         return read_nodes(read_text(self._path), str(self._path))

@@ -31,10 +31,11 @@ class Added:
     model: str = ""
     by: str = ""
     at: str = ""
+    weight: float = 1.0
 
     def member(self) -> Member:
         """As a source tells it. Raises ValueError."""
-        return member(self.url, self.role, self.address, self.model)
+        return member(self.url, self.role, self.address, self.model, self.weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +130,13 @@ def change_orders(folder: Path, change: Callable[[Orders], Orders]) -> Orders:
 
 
 def keep_newer(folder: Path, orders: Orders) -> bool:
-    """Replace the file if these are newer. Raises ValueError, OSError."""
+    """Replace the file if these are newer, or if it is damaged. Raises OSError."""
     with _alone(folder):
-        if orders.version <= read_orders(folder).version:
+        try:
+            known = read_orders(folder).version
+        except ValueError:
+            known = -1
+        if orders.version <= known:
             return False
         write_orders(folder, orders)
         return True

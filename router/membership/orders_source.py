@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from pathlib import Path
 
 import aiohttp
@@ -11,12 +10,11 @@ import aiohttp
 from .orders import Orders, keep_newer, orders_from_json, read_orders
 from .source import Tell
 
-log = logging.getLogger("trimtab.membership")
-
 LOOK_S = 0.5
 ASK_S = 2.0
 TIMEOUT_S = 5.0
 MAX_BYTES = 1 << 20
+TOKEN = "; give this router the token that the admin port asks for"
 
 
 class OrdersSource:
@@ -33,6 +31,8 @@ class OrdersSource:
         self._control_url = control_url
         self._token = token
         self._version = 0
+        self._elsewhere = ""
+        """What is wrong with the control process's orders; one that is away is nothing new."""
 
     async def run(self, tell: Tell) -> None:
         """For ever."""
@@ -47,11 +47,14 @@ class OrdersSource:
             orders = read_orders(self._folder)
             members = [each.member() for each in orders.added if each.model or not self._several]
         except ValueError as error:
+            self._version = 0  # whatever the control process has is newer than nothing
             tell.failed(str(error))
             return
         self._version = orders.version
         tell.nodes(members, may_be_empty=True)
         tell.drains(each.url for each in orders.drained)
+        if self._elsewhere:
+            tell.failed(self._elsewhere)
 
     async def _follow(self, tell: Tell) -> None:
         while True:
@@ -62,19 +65,34 @@ class OrdersSource:
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         async with aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as session:
             while True:
-                try:
-                    newer = await self._newer(session, control_url)
-                    if newer is not None:
-                        await asyncio.to_thread(keep_newer, self._folder, newer)
-                except (aiohttp.ClientError, TimeoutError):
-                    pass  # a control process that is away is nothing new: the file counts
-                except (OSError, ValueError) as error:
-                    log.error("the control process's orders about nodes cannot be used: %s", error)
+                await self.ask(session, control_url)
                 await asyncio.sleep(ASK_S)
+
+    async def ask(self, session: aiohttp.ClientSession, control_url: str) -> None:
+        """Ask the control process once, and keep what is newer."""
+        try:
+            newer = await self._newer(session, control_url)
+            if newer is not None:
+                await asyncio.to_thread(keep_newer, self._folder, newer)
+        except (aiohttp.ClientError, TimeoutError):
+            pass  # a control process that is away is nothing new: the file counts
+        except OSError as error:
+            self._elsewhere = f"the control process's orders cannot be kept in {self._folder}: {error.strerror}"
+        except ValueError as error:
+            self._elsewhere = f"the control process's orders cannot be used: {error}"
+        else:
+            self._elsewhere = ""
 
     async def _newer(self, session: aiohttp.ClientSession, control_url: str) -> Orders | None:
         params = {"after": str(self._version)}
         async with session.get(f"{control_url}/internal/v1/nodes", params=params, allow_redirects=False) as answer:
-            if answer.status != 200:
+            if answer.status == 204:
                 return None
-            return orders_from_json(await answer.content.read(MAX_BYTES))
+            if answer.status != 200:
+                raise ValueError(f"it answers {answer.status}" + (TOKEN if answer.status == 401 else ""))
+            body = bytearray()
+            async for part in answer.content.iter_any():
+                body += part
+                if len(body) > MAX_BYTES:
+                    raise ValueError(f"they have more than {MAX_BYTES} bytes")
+            return orders_from_json(bytes(body))

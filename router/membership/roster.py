@@ -5,7 +5,7 @@ more, keeps its last good set: an error never empties the fleet. A node that no 
 no new turns, its streams end, its conversations move on with their next turn; it *leaves* when nothing of it is in
 flight. An operator's drain does the same and never leaves. Names are the lowest free number of the role (P0, D0, ...),
 so label values stay bounded; a URL that comes back while its node drains has its node back. Another role or hand-over
-address at the same URL is another node.
+address at the same URL is another node; another weight is not.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class Change(StrEnum):
     RETURN = "return"
     """It drained, and is wanted again."""
     LEAVE = "leave"
+    WEIGH = "weigh"
+    """Its weight is another one."""
 
 
 class Why(StrEnum):
@@ -110,6 +112,11 @@ class Roster:
         events: list[Event] = []
         wanted = self._wanted({})
         seated = {seat.member: node for node, seat in self._seats.items()}
+        for each in wanted.values():
+            known = seated.get(each)
+            if known is not None and self._seats[known].member.weight != each.weight:
+                self._seats[known].member = each
+                events.append(Event(Change.WEIGH, known, each))
         for node, seat in list(self._seats.items()):
             why = Why.LEFT if seat.member not in wanted.values() else None
             why = why or (Why.OPERATOR if seat.member.url in self.drained else None)

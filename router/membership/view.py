@@ -35,6 +35,7 @@ def node_view(core: RouterCore, roster: Roster | None, node: Node, url: str, now
         state=state,
         why=why,
         ramp=round(node.ramp(now_s), 3),
+        weight=node.weight,
     )
 
 

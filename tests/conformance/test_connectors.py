@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.connectors import ADDRESSES, CONNECTORS
-from router.connectors.nixl import REMEMBERED
+from router.connectors.nixl import REMEMBERED, REMEMBERED_LEASES, NixlConnector
 from router.connectors.protocol import (
     Connector,
     ConnectorOptions,
@@ -323,6 +323,21 @@ def test_nixl_forgets_the_objects_of_long_ago():
     again(made, nixl_params(remote_request_id="r0"))
     with pytest.raises(HandshakeError):
         again(made, nixl_params(remote_request_id=f"r{REMEMBERED}"))
+
+
+def test_nixl_remembers_for_a_few_leases_so_that_its_memory_levels_off():
+    made, lease_s = connector("nixl"), OPTIONS.lease_s
+    assert isinstance(made, NixlConnector)
+
+    def at(number: int, name: str | None = None) -> Seen:
+        answer = reply(nixl_params(remote_request_id=name or f"r{number}"), at_s=number * lease_s / 10)
+        return driven(made.handshake(TURN, TRANSFER, 1), answer, Seen())
+
+    for number in range(1000):
+        at(number)
+        assert len(made._passed_on) <= 10 * REMEMBERED_LEASES + 1
+    with pytest.raises(HandshakeError):
+        at(1000, f"r{1000 - 10 * REMEMBERED_LEASES + 1}")
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.shown], ids=str)

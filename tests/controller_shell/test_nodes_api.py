@@ -39,10 +39,12 @@ def control(tmp_path: Path) -> Iterator[tuple[TestClient, Any, Path]]:
 
 def test_a_node_is_added_drained_and_removed_and_routers_get_what_is_newer(control):
     client, loop, folder = control
-    added = client.post("/api/v1/nodes", json={"url": "http://10.0.0.9:8000/", "role": "decode", "by": "me"})
+    added = client.post(
+        "/api/v1/nodes", json={"url": "http://10.0.0.9:8000/", "role": "decode", "weight": 2, "by": "me"}
+    )
     assert added.status_code == 200, added.text
     (one,) = added.json()["orders"]["added"]
-    assert (one["url"], one["role"], one["by"]) == ("http://10.0.0.9:8000", "decode", "me")
+    assert (one["url"], one["role"], one["by"], one["weight"]) == ("http://10.0.0.9:8000", "decode", "me", 2.0)
     answer = client.get("/internal/v1/nodes", params={"after": 0})
     assert orders_from_json(answer.content) == read_orders(folder)
     assert client.get("/internal/v1/nodes", params={"after": 1}).status_code == 204
@@ -72,7 +74,7 @@ def test_a_node_may_be_named_as_the_status_names_it(control):
         ("POST", "", {"url": "http://a:1", "role": "x"}, "write prefill, decode or replica"),
         ("POST", "", {"url": "http://u:secret@a:1", "role": "decode"}, "write http://HOST:PORT"),
         ("POST", "", {"url": "http://a:1"}, "role"),
-        ("POST", "", {"url": "http://a:1", "role": "decode", "weight": 2}, "weight"),
+        ("POST", "", {"url": "http://a:1", "role": "decode", "weight": 1000}, "write 0.01 to 100"),
         ("POST", "", {"url": "x" * MAX_BYTES, "role": "decode"}, "at most"),
         ("DELETE", "", {"url": "http://a:1"}, "was not added here"),
         ("POST", "/drain", {"node": "http://a:1", "drain": False}, "is not drained"),
@@ -112,7 +114,7 @@ def test_nodes_and_sources_are_shown_with_their_state(control):
     assert shown["sources"][0]["problem"].startswith("nodes.yaml:2:9")
     whole: dict[str, Any] = status(loop, PinFile(), "test")
     assert whole["sources"] == shown["sources"] and whole["nodes"] == shown["nodes"]
-    assert f"Nodes from file, router router-0: {sources[0].problem}." in whole["warnings"]
+    assert f"Nodes from file, router router-0: {sources[0].problem}, read 2 s ago." in whole["warnings"]
     (folder / "nodes.json").write_text("{")
     assert "holds no orders" in client.get("/api/v1/nodes").json()["problem"]
     assert client.get("/internal/v1/nodes").status_code == 500
@@ -132,7 +134,8 @@ def test_drain_and_undrain_work_with_the_control_process_dead(tmp_path: Path):
     assert run("drain", "http://10.0.0.1:8000", *here)[0] == 0
     assert [each.url for each in read_orders(tmp_path).drained] == ["http://10.0.0.1:8000"]
     assert run("undrain", "http://10.0.0.1:8000", *here)[0] == 0
-    assert run("add", "http://10.0.0.2:8000", "--role", "decode", *here)[0] == 0
+    assert run("add", "http://10.0.0.2:8000", "--role", "decode", "--weight", "0.5", *here)[0] == 0
+    assert [each.weight for each in read_orders(tmp_path).added] == [0.5]
     assert run("remove", "http://10.0.0.2:8000", *here)[0] == 0
     assert read_orders(tmp_path) == Orders(4)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import resource
 import socket
 import tracemalloc
 
 import pytest
+from aiohttp import web
 
 from router import door
 from router.admission import Admission
@@ -19,7 +21,7 @@ from router.retries import RetryBudget
 from router.turn import ConversationKey, NodeId
 from router.upstream import OwnLimit, Timeouts
 from tests.router_http.client import CHAT, ask, chat, in_loop, until
-from tests.router_http.fake_engine import FakeEngine
+from tests.router_http.fake_engine import Body, FakeEngine
 from tests.router_http.faults import answers, hangs
 from tests.router_http.installation import installation
 
@@ -73,6 +75,42 @@ async def test_the_bodies_of_all_requests_together_are_bounded():
         await router.settle()
         d.fault = None
         assert (await ask(router.url, chat("y" * 20_000))).status == 200
+
+
+class Scores(FakeEngine):
+    """Has one of the routes that are passed on."""
+
+    def add_routes(self, app: web.Application) -> None:
+        app.router.add_post("/v1/score", self._handle)
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/score"], ids=["a turn", "another route"])
+@in_loop
+async def test_the_unstreamed_answers_of_all_requests_together_are_bounded(path: str):
+    rest = asyncio.Event()
+
+    async def long(engine: FakeEngine, request: web.Request, body: Body) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        choice = {"index": 0, "message": {"role": "assistant", "content": "x" * 20_000}, "finish_reason": "stop"}
+        await response.write(json.dumps({"id": "x", "choices": [choice]}).encode()[:-1])
+        await rest.wait()
+        await response.write(b"}")
+        return response
+
+    ds = [Scores("D0", fault=long), Scores("D1", fault=long)]
+    async with installation([], ds, admission=Admission(max_answers_bytes=30_000)) as router:
+        body, kind = chat("hello", stream=False), {"Content-Type": "application/json"}
+        held = asyncio.ensure_future(ask(router.url, body, path=path, headers=kind))
+        await until(lambda: router.dispatcher.admission.answer_bytes > 20_000)
+        refused = await ask(router.url, body, path=path, headers=kind)
+        assert (refused.status, refused.error["code"]) == (429, "busy") and int(refused.headers["retry-after"]) > 0
+        assert router.core.topology == "2D" and not router.core.openings, "no engine is to blame"
+        rest.set()
+        assert (await held).status == 200
+        await router.settle()
+        assert router.dispatcher.admission.answer_bytes == 0
+        assert (await ask(router.url, body, path=path, headers=kind)).status == 200
 
 
 @in_loop

@@ -28,7 +28,7 @@ async def test_row_9_fifty_first_turns_of_one_session_bind_one_d_and_the_failed_
         answers = await asyncio.gather(*(ask(installed.router.url, body, headers=headers) for body in bodies))
         assert {answer.status for answer in answers} == {200}
         await installed.router.settle()
-        (conversation,) = installed.router.core.conversations._by_key.values()
+        (conversation,) = installed.router.core.conversations
         assert conversation.decode_node is not None
         ended = {record.placement.decode for record in installed.router.records}
         assert conversation.decode_node in ended
@@ -41,7 +41,7 @@ async def test_row_10_what_d_has_evicted_is_a_miss_and_then_no_longer_believed(q
         core, texts = installed.router.core, ["word " * 600]
         for number in range(2):
             texts += [(await say(installed, *texts)).text, f"and {number}?"]
-        believed = core.residency.held(NodeId("D0"), next(iter(core.conversations._by_key)))
+        believed = core.residency.held(NodeId("D0"), next(iter(core.conversations)).key)
         assert believed > 500 and core.residency_misses == 0
         installed.fleet.nodes["D0"].evict()
         texts += [(await say(installed, *texts)).text, "again?"]
@@ -126,4 +126,4 @@ async def test_row_24_a_request_that_d_lost_is_prefilled_again_once_and_nothing_
         assert (record.attempts, record.outcome) == (2, Outcome.COMPLETED)
         core = installed.router.core
         failed = {"D0", "D1"} - {str(record.placement.decode)}
-        assert not core.residency.held(NodeId(failed.pop()), next(iter(core.conversations._by_key)))
+        assert not core.residency.held(NodeId(failed.pop()), next(iter(core.conversations)).key)

@@ -102,7 +102,7 @@ async def test_a_stream_on_a_node_that_leaves_ends_there_and_the_node_goes_after
         told = Told()
         async with membership(router, [told]) as members:
             first = await turn(router, "c1", ["hello"])
-            (conversation,) = router.core.conversations._by_key.values()
+            (conversation,) = router.core.conversations
             home = conversation.decode_node
             assert home is not None
             url = router.watch.addresses[home].url
@@ -148,7 +148,7 @@ async def test_a_restart_clears_what_was_believed_whatever_told_of_the_node(sour
             engine.metrics = page(200.0)
             await engine.start()
             await until(lambda: router.core.residency.ledger(name).own_tokens == 0)
-            (conversation,) = router.core.conversations._by_key.values()
+            (conversation,) = router.core.conversations
             assert conversation.decode_node is None
         await router.settle()
     await e.stop()

@@ -38,11 +38,11 @@ async def test_new_turns_leave_a_slow_node_and_no_conversation_moves_twice(monke
         try:
             await until(lambda: len(router.records) >= 4 * CONVERSATIONS, 20.0)
             assert not router.core.moves
-            homes = Counter(str(c.decode_node) for c in router.core.conversations._by_key.values())
+            homes = Counter(str(c.decode_node) for c in router.core.conversations)
             slow = homes.most_common(1)[0][0]
             with fleet.fleet.clock:
                 fleet.fleet.fleet.engines[slow].slow(10.0)
-            conversations = router.core.conversations._by_key.values()
+            conversations = router.core.conversations
             await until(lambda: slow not in {str(c.decode_node) for c in conversations}, 20.0)
             moved = homes[slow]
             assert router.core.moves == {Reason.NODE_SLOW: moved}

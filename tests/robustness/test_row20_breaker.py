@@ -1,15 +1,17 @@
-"""Row 20: what clients do wrong opens no circuit breaker; five 503 in a row open it; half-open closes it again."""
+"""Row 20: what clients do wrong opens no circuit breaker, not even a request that makes every engine answer 500; five
+503 in a row open it; half-open closes it again."""
 
 from __future__ import annotations
 
 import pytest
+from aiohttp import web
 
 from router.breaker import FAILURES, OPEN_S, BreakerState
 from router.turn import NodeId
 from router.upstream import Timeouts
 from tests.robustness.members_fleet import SkippingClock
 from tests.router_http.client import ask, chat, in_loop
-from tests.router_http.fake_engine import FakeEngine
+from tests.router_http.fake_engine import Body, FakeEngine
 from tests.router_http.faults import answers, breaks, hangs
 from tests.router_http.installation import Installation, installation
 
@@ -79,6 +81,28 @@ async def test_busy_is_no_failure_and_no_answer():
         for at in range(4 * FAILURES):
             assert (await ask(router.url, chat(f"busy {at}"))).status == 200
         assert state(router, clock) is BreakerState.CLOSED
+        await router.settle()
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@in_loop
+async def test_a_request_that_no_engine_can_stand_opens_none_while_others_are_served(stream: bool):
+    clock = SkippingClock()
+    ps, ds = [FakeEngine("P0"), FakeEngine("P1")], [FakeEngine("D0"), FakeEngine("D1"), FakeEngine("D2")]
+
+    async def poisoned(engine: FakeEngine, request: web.Request, body: Body) -> web.StreamResponse | None:
+        return await answers(500)(engine, request, body) if "poison" in str(body["messages"]) else None
+
+    for engine in (*ps, *ds):
+        engine.fault = poisoned
+    async with installation(ps, ds, clock=clock) as router:
+        for at in range(10 * FAILURES):
+            clock.ahead_s += 1.0  # so that the budget of retries is no limit
+            answer = await ask(router.url, chat(f"poison {at}", stream=stream))
+            assert answer.status == 500 and "says 500" in str(answer.body)
+        assert not router.core.openings
+        assert {state(router, clock, node) for node in router.core.nodes} == {BreakerState.CLOSED}
+        assert (await ask(router.url, chat("good", stream=stream))).status == 200
         await router.settle()
 
 

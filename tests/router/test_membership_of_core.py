@@ -8,9 +8,9 @@ from itertools import pairwise
 import pytest
 
 from router.breaker import FAILURES, OPEN_S, BreakerState
-from router.core import RouterCore
+from router.core import Flight, RouterCore
 from router.pace import DWELL_S, RETRY_S
-from router.placement import SLOW_START_S, Node
+from router.placement import SLOW_START_S, Node, NoNode
 from router.turn import NodeId, Reason, Role
 from slos.objective import Outcome
 from tests.router.fleet import CAPACITY, Fleet, fleet
@@ -20,7 +20,7 @@ D2 = NodeId("D2")
 
 
 def home(engines: Fleet, conversation: str = "c1") -> NodeId | None:
-    return next(c.decode_node for c in engines.core.conversations._by_key.values() if c.key.id == conversation)
+    return next(c.decode_node for c in engines.core.conversations if c.key.id == conversation)
 
 
 # -- join, drain, leave ------------------------------------------------------------------------------------------------
@@ -214,7 +214,57 @@ def test_a_prefill_that_hands_over_nothing_of_use_counts_as_a_failure_of_its_nod
         flight = engines.start(f"c{at}")
         if flight.placement.prefill == P0:
             engines.reply(flight, status=503)
+        engines.finish(flight)
     assert engines.core.openings[P0, "handover"] == 1
+
+
+def suspected(engines: Fleet, conversation: str, times: int) -> Flight:
+    """A turn that so many nodes have failed."""
+    flight = engines.start(conversation)
+    for _ in range(times):
+        leg = engines.to_decode(flight)
+        engines.core.suspect(flight, leg.node, "error")
+        try:
+            engines.fail(flight)
+        except NoNode:
+            engines.core.end(flight, engines.now_s, Outcome.FAILED)
+    return flight
+
+
+def test_a_turn_that_no_node_can_answer_opens_no_breaker_however_often_it_is_sent():
+    engines = fleet("P0 D0 D1 D2")
+    for at in range(10 * FAILURES):
+        engines.now_s += 1.0  # so that the budget of retries is no limit
+        assert len(suspected(engines, f"c{at}", 3).failed) == 3
+    assert not engines.core.openings
+
+
+def test_a_node_is_to_blame_once_another_one_answers_the_turn_that_it_failed():
+    engines = fleet("P0 D0 D1")
+    for at in range(4 * FAILURES):
+        engines.now_s += 1.0
+        flight = engines.start(f"c{at}")
+        if engines.to_decode(flight).node == D0:
+            engines.core.suspect(flight, D0, "error")
+            engines.fail(flight)
+            engines.to_decode(flight)
+            assert flight.failed, "nobody has answered it yet"
+            engines.core.first_token(flight, engines.now_s)
+            assert not flight.failed
+        engines.finish(flight)
+    assert engines.core.openings[D0, "error"] >= 1
+
+
+def test_prefill_nodes_that_all_fail_what_is_answered_without_them_are_spared():
+    engines = fleet("P0 P1 D0")
+    for at in range(6 * FAILURES):
+        engines.now_s += 1.0
+        flight = engines.start(f"c{at}")
+        for _ in range(2):
+            engines.reply(flight, status=500)
+        assert flight.placement.prefill is None
+        engines.finish(flight)
+    assert not engines.core.openings
 
 
 @pytest.mark.parametrize("how", ["node_restarted", "node_down"])

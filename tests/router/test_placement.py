@@ -276,6 +276,36 @@ def test_two_hundred_conversations_with_one_system_prompt_spread_evenly(count: i
     assert max(placed.values()) / (200 / count) <= 1.3
 
 
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("weight", [0.25, 2.0, 3.0])
+def test_conversations_are_shared_out_by_weight(weight: float, named: bool):
+    nodes = by_url(4)
+    nodes[2].weight = weight
+    router = Router(nodes)
+    placed = Counter(router.place(name, named=named) for name in NAMES)
+    assert placed[nodes[2].url] / len(NAMES) == pytest.approx(weight / (3 + weight), abs=0.04)
+
+
+def test_a_node_that_gets_another_weight_takes_or_gives_and_no_name_moves_between_the_others():
+    light, heavy = by_url(4), by_url(4)
+    heavy[1].weight = 2.0
+    before, after = ({name: router.place(name) for name in NAMES} for router in map(Router, (light, heavy)))
+    assert {after[name] for name in NAMES if before[name] != after[name]} == {heavy[1].url}
+
+
+def test_prompts_are_shared_out_by_weight(residency: Residency):
+    nodes, load = fleet(), loads()
+    nodes["P1"].weight = 3.0
+    placed: Counter[NodeId] = Counter()
+    for at in range(80):
+        candidates = eligible(conversation(), nodes.values())
+        found = choose_prefill(candidates, conversation(), 1000, load, residency, None, 0.0)
+        assert found is not None
+        placed[found[0].id] += 1
+        load[found[0].id].prefill.add(f"r{at}", 1000.0, 0.0)
+    assert placed[P1] / placed[P0] == pytest.approx(3.0, rel=0.15)
+
+
 def test_a_heavy_name_does_not_make_its_node_overflow():
     router = Router(by_url(4))
     placed = Counter(router.place(f"big-{at}", 40_000) for at in range(40))

@@ -69,10 +69,11 @@ class Installation:
             "flights": len(core.flights()),
             "active": self.dispatcher.active,
             "body bytes": self.dispatcher.admission.body_bytes,
+            "answer bytes": self.dispatcher.admission.answer_bytes,
             "exchanges": len(self.dispatcher._exchanges),
             "leases of turns in flight": sum(core.leases.open().values()),
             "upstream connections in use": len(session.connector._acquired),
-            "conversations in flight": sum(c.in_flight for c in core.conversations._by_key.values()),
+            "conversations in flight": sum(c.in_flight for c in core.conversations),
         }
         for node, load in core.load.items():
             counts[f"{node} prompts"] = len(load.prefill)
@@ -119,6 +120,7 @@ async def installation(
     options: DispatchOptions | None = None,
     admission: Admission | None = None,
     rule: Recognition = Recognition.CHAIN,
+    remembered_turns: int = 200_000,
     lease_s: float = 30.0,
     connector: str = "nixl",
     addresses: Mapping[str, str] | None = None,
@@ -173,7 +175,7 @@ async def installation(
         core,
         upstream,
         watch,
-        Recogniser(b"k" * 32, rule),
+        Recogniser(b"k" * 32, rule, remembered_turns),
         clock,
         random.Random(0).random,
         lambda: f"id{next(ids)}",

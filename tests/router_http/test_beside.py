@@ -285,7 +285,7 @@ async def test_a_p_with_another_engine_id_is_another_process_with_an_empty_cache
     d.fault = waits_for(p)
     async with mooncake([p], [d]) as router:
         await ask(router.url, chat("hello"))
-        (conversation,) = router.core.conversations._by_key.values()
+        (conversation,) = router.core.conversations
         node = router.records[0].placement.prefill
         assert node is not None and router.core.residency.held(node, conversation.key) > 0
         p.engine_id = "e2"

@@ -119,7 +119,7 @@ async def test_a_client_that_leaves_between_p_and_d_leaves_no_conversation_bound
             caller.leave()
             await until(lambda: d.aborted)
         await router.settle()
-        (conversation,) = router.core.conversations._by_key.values()
+        (conversation,) = router.core.conversations
     assert (conversation.decode_node, conversation.turns) == (None, 0)
     assert router.core.residency.held(router.records[0].placement.decode, conversation.key) == 0
 

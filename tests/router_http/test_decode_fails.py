@@ -209,7 +209,7 @@ async def test_a_finish_reason_error_after_content_is_relayed_and_counts_as_a_fa
     async with installation([], [d]) as router:
         answer = await ask(router.url, chat("hello"), headers={"X-Session-ID": "s"})
         await router.settle()
-        (conversation,) = router.core.conversations._by_key.values()
+        (conversation,) = router.core.conversations
         held = router.core.residency.held(router.records[0].placement.decode, conversation.key)
     assert answer.body == b"".join(d.sent)
     assert [record.outcome for record in router.records] == [Outcome.FAILED]

@@ -73,8 +73,8 @@ async def test_holders_of_different_keys_never_share_a_conversation():
         later = await ask(
             router.url, chat("hi", "x", "more"), headers={"Authorization": "Bearer two", "X-Session-ID": "s"}
         )
-        names = sorted(key.id for key in router.core.conversations._by_key)
-        tenants = {key.tenant for key in router.core.conversations._by_key}
+        names = sorted(each.key.id for each in router.core.conversations)
+        tenants = {each.key.tenant for each in router.core.conversations}
     assert (names, len(tenants), later.headers["x-trimtab-turn"]) == (["id:s", "id:s"], 2, "2")
     assert not tenants & {"one", "two"}
 

@@ -68,11 +68,10 @@ class Rig:
         await until(lambda: self.blocks.expected == publisher._number or not publisher._number)
 
     def held(self, node: NodeId = D0) -> list[int]:
-        conversations = self.router.core.conversations._by_key
-        return [self.residency.held(node, key) for key in conversations]
+        return [self.residency.held(node, each.key) for each in self.router.core.conversations]
 
     def told(self) -> list[int | None]:
-        return [self.blocks.held(session_of(key)) for key in self.router.core.conversations._by_key]
+        return [self.blocks.held(session_of(each.key)) for each in self.router.core.conversations]
 
     def truth(self, node: str = "D0") -> int:
         """Blocks that the engine's cache holds."""
@@ -161,7 +160,7 @@ async def test_events_that_got_lost_are_asked_for():
         await made.caught_up()
         assert (made.told(), made.blocks.gaps) == ([0], 0)
         await talk(made, *history, "again")
-        assert made.told()[0] == made.router.core.conversations._by_key.popitem()[1].context_tokens // BLOCK * BLOCK
+        assert made.told()[0] == list(made.router.core.conversations)[-1].context_tokens // BLOCK * BLOCK
 
 
 @in_loop
@@ -230,7 +229,7 @@ async def test_only_nodes_that_are_followed_get_a_session_and_it_is_not_the_clie
         router.core.residency.follow(D0)
         await ask(router.url, chat("hello"), headers={"X-Session-ID": "secret-of-mine"})
         assert "X-Session-ID" not in p.headers[0]
-        (key,) = router.core.conversations._by_key
+        (key,) = (each.key for each in router.core.conversations)
         assert d.headers[0]["X-Session-ID"] == session_of(key)
         assert "secret-of-mine" not in d.headers[0].values()
 

@@ -124,7 +124,7 @@ async def test_interleaved_conversations_with_one_opener_keep_their_own_turns_an
 
         turns = await asyncio.gather(*(converse(name) for name in range(10)))
         await router.settle()
-        conversations = list(router.core.conversations._by_key.values())
+        conversations = list(router.core.conversations)
     assert turns == [["1", "2", "3"]] * 10
     assert [conversation.turns for conversation in conversations] == [3] * 10
     for name in range(10):

@@ -41,7 +41,7 @@ async def test_two_failures_in_a_row_take_a_node_out_and_one_success_brings_it_b
     d = FakeEngine("D0")
     async with installation([], [d]) as router:
         await ask(router.url, chat("hello"))
-        (conversation,) = router.core.conversations._by_key.values()
+        (conversation,) = router.core.conversations
         d.healthy = False
         await router.watch.probe_all()
         assert node(router).healthy
@@ -125,7 +125,7 @@ def page(began_s: float | None, usage: float | None = None, created_s: float | N
 
 async def believes(router: Installation) -> int:
     """What D0 is believed to hold of the one conversation."""
-    (conversation,) = router.core.conversations._by_key.values()
+    (conversation,) = router.core.conversations
     return router.core.residency.held(D0, conversation.key)
 
 
@@ -145,7 +145,7 @@ async def test_a_restart_between_two_probes_shows_at_the_next_one(before: str, a
         await router.watch.probe_all()
         assert node(router).healthy, "no probe had failed"
         assert await believes(router) == 0
-        (conversation,) = router.core.conversations._by_key.values()
+        (conversation,) = router.core.conversations
         assert conversation.decode_node is None
 
 

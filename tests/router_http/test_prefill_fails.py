@@ -143,7 +143,7 @@ async def test_a_failed_prefill_binds_no_conversation_to_a_node():
     p, d = FakeEngine("P0", fault=answers(500)), FakeEngine("D0", fault=answers(500))
     async with installation([p], [d]) as router:
         answer = await ask(router.url, chat("hello"), headers={"X-Session-ID": "s"})
-        conversations = list(router.core.conversations._by_key.values())
+        conversations = list(router.core.conversations)
         await router.settle()
     assert (answer.status, answer.error["message"]) == (500, "D0 says 500")
     assert [(c.turns, c.decode_node, c.context_tokens) for c in conversations] == [(0, None, 0)]
@@ -243,7 +243,7 @@ async def test_only_the_first_attempt_of_many_at_once_fails_and_one_node_is_boun
             *(ask(router.url, chat(f"hello {at}"), headers={"X-Session-ID": "one"}) for at in range(20))
         )
         await router.settle()
-        (conversation,) = router.core.conversations._by_key.values()
+        (conversation,) = router.core.conversations
         later = await ask(router.url, chat("hello", "x", "more"), headers={"X-Session-ID": "one"})
         assert router.records[-1].placement.decode == conversation.decode_node
     assert {answer.status for answer in answers_} == {200}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from router.membership.dns import DnsSource
 from router.membership.orders_source import OrdersSource
 from router.membership.registrations import LOOPBACK
 from slos.problem import SpecError
@@ -65,6 +66,7 @@ def test_settings_for_child_processes_keep_it(tmp_path: Path):
         ("{files: x}", 't.yaml:4:16 E101 models.llm.discover."files": unknown key'),
         ("{dns: {decode: nowhere}}", "E104 models.llm.discover.dns.decode: 'nowhere' is no engine address"),
         ("{dns: {decode: 'https://d.svc'}}", "a certificate names no address; write http://HOST:PORT"),
+        ("{dns: {decode: 'http://_http._tcp.d:8000'}}", "SRV records have the port; write http://_SERVICE._tcp.NAME"),
         ("{dns: {every: 5s}}", "E103 models.llm.discover.dns: no name to look up"),
         ("{heartbeats: {expiry: 30s}}", "E103 models.llm.discover.heartbeats: bind is missing"),
         ("{heartbeats: {bind: 'udp://x'}}", "is nowhere to listen; write tcp://"),
@@ -87,10 +89,17 @@ def test_sources_count_in_their_order_after_the_static_nodes(tmp_path: Path):
     assert roster_for(sources(NOWHERE, "*", OrdersSource(tmp_path)), "*").sources == ("static", "admin")
 
 
+def test_a_name_of_srv_records_is_looked_up_as_such(tmp_path: Path):
+    pytest.importorskip("dns", reason="dnspython is not installed (extra dns)")
+    found = sources(Discover(dns=(("decode", "http://_http._tcp.d.svc"),)), "llm", OrdersSource(tmp_path))
+    assert isinstance(found[1], DnsSource) and found[1].name == "dns:decode" and found[1].asks_for_records
+
+
 @pytest.mark.parametrize(
     ("missing", "given", "extra"),
     [
         ("zmq", Discover(heartbeats="tcp://127.0.0.1:*"), "heartbeats"),
+        ("dns.asyncresolver", Discover(dns=(("decode", "http://_http._tcp.d.svc"),)), "dns"),
         ("kubernetes.config", Discover(kube_namespace="x"), "kubernetes"),
     ],
 )
@@ -98,6 +107,7 @@ def test_a_source_whose_library_is_missing_names_the_extra(
     missing: str, given: Discover, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.delitem(sys.modules, "router.membership.srv", raising=False)
     with pytest.raises(StartError, match=rf"models\.llm\.discover\.{extra} needs .*'trimtab\[{extra}\]'"):
         sources(given, "llm", OrdersSource(tmp_path))
 

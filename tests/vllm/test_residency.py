@@ -105,7 +105,7 @@ def believed(router: Installation) -> list[int]:
     """Of each conversation in order of its last turn, on D."""
     core = router.core
     found = []
-    for key in core.conversations._by_key:
+    for key in [each.key for each in core.conversations]:
         belief = core.residency.belief(D0, key, 0.0)
         assert belief.source is Source.EVENTS
         found.append(belief.tokens)

@@ -66,7 +66,7 @@ def test_a_d_that_was_restarted_between_turns_is_believed_to_hold_nothing(engine
     async def run() -> tuple[Answer, Answer, Answer]:
         async with watched(engines["P0"], engines["D0"], engines["D1"], pin_x=1.0) as router:
             first = await turn(router, "talk", *texts)
-            (conversation,) = router.core.conversations._by_key.values()
+            (conversation,) = router.core.conversations
             home = conversation.decode_node
             assert home is not None
             assert router.core.residency.held(home, conversation.key) > 0

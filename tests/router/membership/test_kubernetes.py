@@ -1,5 +1,10 @@
-"""EndpointSlices through the kubernetes client, against a server that speaks the API's HTTP: lists, chunked watches,
-ends of watches, 410, and outages. The documents follow the API reference; no cluster was asked."""
+"""EndpointSlices through the kubernetes client, against a server that speaks the API's HTTP.
+
+What an API server said to this source is on a tape (`recorded/slices.json`, by `record_slices.py`;
+`api_server/README.md` says what server it was): lists, watches, readiness, termination, two families, a selector that
+finds a slice no longer, bookmarks, the end of a watch, 410. The tape is played back byte for byte, and the source has
+to ask the same again. Refusals and outages, which a server cannot be asked for, are by hand.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +12,33 @@ import asyncio
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from router.membership.endpoint_slices import EndpointSlices
+from router.membership.member import Member
+from router.membership.source import Tell
 from tests.router.membership.test_sources import Line, endpoint, slice_of
 
 kubernetes = pytest.importorskip("kubernetes", reason="the kubernetes client is not installed (extra kubernetes)")
 from router.membership import kubernetes as shell  # noqa: E402
 
 PATH = "/apis/discovery.k8s.io/v1/namespaces/inference/endpointslices"
+TAPE = Path(__file__).parent / "recorded" / "slices.json"
 
 
 class FakeApi:
-    """A script: lists by their documents, watches by their lines. Without more to say, a watch stays open."""
+    """A script: lists by their documents, watches by their lines, either as text too. Without more to say, a watch
+    stays open."""
 
     def __init__(self) -> None:
-        self.lists: list[tuple[int, dict[str, Any]]] = []
-        self.watches: list[list[dict[str, Any]]] = []
+        self.lists: list[tuple[int, dict[str, Any] | str]] = []
+        self.watches: list[list[dict[str, Any] | str]] = []
         self.asked: list[dict[str, str]] = []
         self.done = threading.Event()
         api = self
@@ -47,7 +57,7 @@ class FakeApi:
                     self._watch()
                 else:
                     status, document = api.lists.pop(0) if len(api.lists) > 1 else api.lists[0]
-                    body = json.dumps(document).encode()
+                    body = _text(document).encode()
                     self.send_response(status)
                     self.send_header("Content-Type", "application/json")
                     self.send_header("Content-Length", str(len(body)))
@@ -63,7 +73,7 @@ class FakeApi:
                     if not api.watches:
                         api.done.wait(20.0)
                     for event in api.watches.pop(0) if api.watches else ():
-                        line = json.dumps(event).encode() + b"\n"
+                        line = _text(event).rstrip("\n").encode() + b"\n"
                         self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
                         self.wfile.flush()
                     self.wfile.write(b"0\r\n\r\n")
@@ -75,17 +85,21 @@ class FakeApi:
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True)
         self.thread.start()
 
-    def source(self) -> shell.KubernetesSource:
+    def source(self, namespace: str = "inference") -> shell.KubernetesSource:
         configuration = kubernetes.client.Configuration()
         configuration.host = f"http://127.0.0.1:{self.server.server_port}"
         configuration.retries = 0
         client = kubernetes.client.DiscoveryV1Api(kubernetes.client.ApiClient(configuration))
-        return shell.KubernetesSource(client, "inference", "app=vllm", EndpointSlices())
+        return shell.KubernetesSource(client, namespace, "app=vllm", EndpointSlices())
 
     def stop(self) -> None:
         self.done.set()
         self.server.shutdown()
         self.server.server_close()
+
+
+def _text(document: dict[str, Any] | str) -> str:
+    return document if isinstance(document, str) else json.dumps(document)
 
 
 @pytest.fixture
@@ -114,11 +128,11 @@ def event(kind: str, version: str, item: dict[str, Any]) -> dict[str, Any]:
     return {"type": kind, "object": versioned(version, item)}
 
 
-def follow(api: FakeApi, line: Line, *states: object) -> None:
+def follow(api: FakeApi, line: Line, *states: object, namespace: str = "inference") -> None:
     """Run a source until the line has had each of the states, in order."""
 
     async def scene() -> None:
-        task = asyncio.ensure_future(api.source().run(line.tell))
+        task = asyncio.ensure_future(api.source(namespace).run(line.tell))
         try:
             async with asyncio.timeout(15.0):
                 for state in states:
@@ -131,6 +145,40 @@ def follow(api: FakeApi, line: Line, *states: object) -> None:
                 await task
 
     asyncio.run(scene())
+
+
+class Kept(Tell):
+    """Keeps every set that was told."""
+
+    __slots__ = ("sets",)
+
+    def nodes(self, members: Iterable[Member], *, may_be_empty: bool = False) -> None:
+        told = list(members)
+        self.sets = [*getattr(self, "sets", []), [each.url for each in told]]
+        super().nodes(told, may_be_empty=may_be_empty)
+
+
+def test_the_recorded_traffic_of_an_api_server_gives_the_nodes_that_were_meant(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+):
+    tape = json.loads(TAPE.read_text())
+    monkeypatch.setattr(shell, "WATCH_S", tape["watch_s"])
+    lists = [each for each in tape["exchanges"] if "watch" not in each["asked"]]
+    watches = [each for each in tape["exchanges"] if "watch" in each["asked"]]
+    api.lists = [(each["status"], "".join(each["lines"])) for each in lists]
+    api.watches = [[line for line in each["lines"] if line.strip()] for each in watches]
+    said = "".join(line for each in tape["exchanges"] for line in each["lines"])
+    for kind in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"):
+        assert f'{{"type":"{kind}"' in said, "the tape has every kind of event"
+    line = Line("kubernetes")
+    line.tell = kept = Kept("kubernetes", line.roster, lambda: 0.0)
+    follow(api, line, lambda: line.urls == tape["expected"][-1], namespace=tape["namespace"])
+    told = iter(kept.sets)
+    assert all(meant in told for meant in tape["expected"]), "each set that was meant, in their order"
+    assert not line.problem
+    asked = [{name: value for name, value in each.items() if name not in ("path", "accept")} for each in api.asked]
+    assert asked[: len(tape["exchanges"])] == [each["asked"] for each in tape["exchanges"]]
+    assert {each["path"] for each in api.asked} == {each["path"] for each in tape["exchanges"]}
 
 
 ONE = slice_of("d-1", "decode", endpoint("10.0.1.1"))

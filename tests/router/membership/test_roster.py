@@ -157,8 +157,27 @@ def test_a_node_may_join_drained():
     assert said(found.reconcile(IDLE)) == [("join", "D0"), ("drain", "D0"), ("join", "D1")]
 
 
+def test_another_weight_is_the_same_node_and_told_once():
+    found = roster(d("a"), d("b"))
+    heavy = Member(d("b").url, Role.DECODE, weight=2.0)
+    found.offer("file", [d("a"), heavy], 1.0)
+    (event,) = found.reconcile(IDLE)
+    assert (event.change, event.node, event.member.weight) == (Change.WEIGH, "D1", 2.0)
+    assert found.reconcile(IDLE) == []
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, 1000.0, float("nan"), float("inf")])
+def test_a_weight_that_is_none_is_refused_with_what_to_write(weight: float):
+    with pytest.raises(ValueError, match=r"write 0\.01 to 100"):
+        member("http://a:1", "decode", weight=weight)
+
+
 names = st.sampled_from("abcdef")
-sets = st.lists(st.builds(lambda n, r: Member(f"http://{n}", r), names, st.sampled_from(list(Role))), max_size=6)
+weights = st.sampled_from([0.5, 1.0])
+sets = st.lists(
+    st.builds(lambda n, r, w: Member(f"http://{n}", r, weight=w), names, st.sampled_from(list(Role)), weights),
+    max_size=6,
+)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["file", "dns"]), sets, st.booleans(), st.sets(names)), max_size=30))
@@ -179,10 +198,13 @@ def test_events_replayed_give_the_nodes_and_the_fleet_never_loses_its_last_decod
                 draining.add(event.node)
             elif event.change is Change.RETURN:
                 draining.remove(event.node)
+            elif event.change is Change.WEIGH:
+                replayed[event.node] = event.member
             else:
                 draining.remove(event.node)
                 del replayed[event.node]
         assert replayed == found.nodes
+        assert [m.weight for m in replayed.values()] == [found.nodes[node].weight for node in replayed]
         assert draining == {node for node in replayed if found.why(node) is not None}
         serving = [m for n, m in replayed.items() if found.why(n) is not Why.LEFT]
         assert len({each.url for each in serving}) == len(serving)

@@ -87,6 +87,11 @@ def test_a_file_lists_nodes_by_role_with_what_there_is_to_say_of_each():
     ]
 
 
+def test_a_file_may_give_a_node_a_weight():
+    (heavy,) = read_nodes("version: 1\ndecode: [{url: 'http://a', weight: 2.5}]\n", "n")
+    assert heavy.weight == 2.5
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -97,6 +102,8 @@ def test_a_file_lists_nodes_by_role_with_what_there_is_to_say_of_each():
         ("version: 1\ndecode:\n  - {address: x}\n", "n:3:5 E103 decode[0]: url is missing"),
         ("version: 1\ndecode: [http://a]\nprefill: [http://a/]\n", "n:2:10 E102"),
         ("version: 1\ndecode: {a: b}\n", "n:2:1 E104"),
+        ("version: 1\ndecode:\n  - {url: 'http://a', weight: 0}\n", 'n:3:23 E104 decode[0].weight: "0" is no number'),
+        ("version: 1\ndecode:\n  - {url: 'http://a', weight: 0.001}\n", "n:3:5 E104 decode[0]: a weight of 0.001"),
         ("version: 1\n  decode: [\n", "n:2:9 E100"),
         ("", "n:1:1 E107"),
     ],
@@ -137,6 +144,24 @@ def test_a_file_is_read_again_when_it_changes_and_a_bad_one_keeps_what_was_read(
         assert line.urls == ["http://c:1"]
 
     asyncio.run(scene())
+
+
+def test_a_file_that_stays_as_it_is_was_read_well_just_now(tmp_path: Path):
+    path = tmp_path / "nodes.yaml"
+    path.write_text("version: 1\ndecode: [http://a:1]\n")
+    line, source = Line("file"), FileSource(path, look_s=0.005)
+    state = lambda: line.roster.states["file"]  # noqa: E731
+
+    def later() -> bool:
+        line.now_s += 1.0 if state().good_s == line.now_s else 0.0
+        return line.now_s > 3.0
+
+    asyncio.run(running(source, line, later))
+    path.write_text("version: 1\ndecode: [nonsense]\n")
+    asyncio.run(running(source, line, lambda: "E104" in line.problem))
+    good_s, line.now_s = state().good_s, 100.0
+    asyncio.run(running(source, line, lambda: state().failures and line.urls == ["http://a:1"]))
+    assert state().good_s == good_s, "a bad one is no reading"
 
 
 # -- dns ---------------------------------------------------------------------------------------------------------------
@@ -287,10 +312,11 @@ def test_orders_are_given_followed_and_taken_back(tmp_path: Path):
     source.look(line.tell)
     assert (line.urls, line.problem) == ([], "")
     change_orders(tmp_path, lambda orders: orders.add(Added("http://a:1/", "decode")))
-    change_orders(tmp_path, lambda orders: orders.add(Added("http://b:1", "D", by="me")))
+    change_orders(tmp_path, lambda orders: orders.add(Added("http://b:1", "D", by="me", weight=3.0)))
     change_orders(tmp_path, lambda orders: orders.drain(Drained("http://a:1/")))
     source.look(line.tell)
     assert line.urls == ["http://a:1", "http://b:1"] and line.roster.drained == {"http://a:1"}
+    assert [each.weight for each in line.roster.states["admin"].members] == [1.0, 3.0]
     change_orders(tmp_path, lambda orders: orders.undrain("http://a:1").remove("http://a:1/"))
     source.look(line.tell)
     assert line.urls == ["http://b:1"] and not line.roster.drained
@@ -336,6 +362,12 @@ def test_only_newer_orders_replace_those_in_force(tmp_path: Path):
     assert not keep_newer(tmp_path, Orders(5, (Added("http://a:1", "decode"),)))
     assert keep_newer(tmp_path, Orders(6, (Added("http://a:1", "decode"),)))
     assert read_orders(tmp_path).version == 6
+
+
+def test_a_damaged_copy_gives_way_to_orders_from_elsewhere(tmp_path: Path):
+    (tmp_path / "nodes.json").write_text("{")
+    assert keep_newer(tmp_path, Orders(1))
+    assert read_orders(tmp_path) == Orders(1)
 
 
 # -- EndpointSlices ----------------------------------------------------------------------------------------------------
