@@ -37,6 +37,7 @@ from .alarms import (
     Condition,
     SystemAlarms,
     controller_stale,
+    kv_overrun,
     reload_failed,
     routers_silent,
     store_damaged,
@@ -387,4 +388,5 @@ def conditions(loop: ControlLoop) -> list[Condition]:
         reload_failed(lambda: loop.reload_failed),
         controller_stale(late),
         routers_silent(loop.intake, loop.monotonic),
+        kv_overrun(loop.intake, loop.monotonic),
     ]

@@ -35,6 +35,8 @@ class TurnFeatures:
     """D was chosen because it holds the conversation."""
     replica: bool
     local_only: bool = False
+    evicted_d: int = 0
+    """Of `uncached_d`, what D had of the conversation and is believed to have evicted."""
 
     @property
     def prompt_tokens(self) -> int:

@@ -60,6 +60,10 @@ class NodeView:
     """Of a node that drains or whose breaker is not closed."""
     ramp: float = 1.0
     """How much of its share of new conversations it takes: below 1 a short while after it came up."""
+    evicted: float = 0.0
+    """Of the history of its later turns, the share that it had evicted."""
+    recomputed: float = 0.0
+    """Of what was computed for its later turns, the share that was not new."""
 
 
 @dataclass(frozen=True, slots=True)
