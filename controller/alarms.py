@@ -170,8 +170,8 @@ def kv_overrun(intake: Intake, now_s: Callable[[], float]) -> Condition:
     def check() -> Mapping[str, Wrong]:
         return {
             f"kv {node.id}": Wrong(
-                f"KV memory is overrun: of the prompt tokens computed for turns on {node.id} {node.recomputed:.0%} were "
-                f"computed before, and of their history {node.evicted:.0%} was evicted there; "
+                f"KV memory is overrun: {node.recomputed:.0%} of the prompt tokens computed for turns on {node.id} had "
+                f"been computed before, and {node.evicted:.0%} of their history was evicted there; "
                 "lower the load or add decode nodes",
                 labels={"node": node.id},
             )

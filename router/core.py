@@ -578,6 +578,7 @@ class RouterCore:
             replica=decode.role is Role.REPLICA,
             local_only=turn.local_only,
             evicted_d=evicted_d,
+            d_evicted_share=self.churn[decode.id].evicted(now_s),
         )
         decision = self._decide(policy, features, coin)
         if decision.reason is Reason.P_UNAVAILABLE and self._has_prefill():

@@ -3,8 +3,9 @@
 It asks only where a turn could go either way: not for first turns, pins, replicas, or without a P node.
 
     full    running sequences + this turn > kv_guard · capacity                        → transfer
-    short   D evicted some of the conversation, or running sequences + this turn
-            > CROWDED · capacity; and saved ≤ max(p, 1) · cost                         → transfer
+    short   D evicted some of this conversation, or of others > EVICTING while
+            running sequences + this turn > CROWDED · capacity;
+            and saved ≤ max(p, 1) · cost                                               → transfer
 
 The first keeps a local prompt from waiting for memory. The second stops the collapse. An evicted conversation that
 comes back is a long prompt, and while P has a queue D seems the faster place for it. Computed there, it stops
@@ -33,7 +34,9 @@ from .features import TurnFeatures
 PRICE_FLOOR = 1.0
 """Where D is short of memory, in ms of TTFT per ms × sequence."""
 CROWDED = 0.7
-"""Share of D's memory above which it is short of it."""
+"""Share of D's memory above which it is short of it, if it evicts."""
+EVICTING = 0.05
+"""Share of their history that D's later turns do not find, from which it counts as evicting."""
 WINDOW_S = 20.0
 MIN_TOKENS = 1000.0
 """Shares of fewer tokens in the window are 0: they say nothing."""
@@ -49,7 +52,9 @@ def full(features: TurnFeatures, share: float) -> bool:
 
 def too_dear(features: TurnFeatures, saved_ms: float, cost: float) -> bool:
     """D is short of memory, and local work would delay others there by more than the turn saves."""
-    return saved_ms <= PRICE_FLOOR * cost and (features.evicted_d > 0 or full(features, CROWDED))
+    if saved_ms > PRICE_FLOOR * cost:
+        return False
+    return features.evicted_d > 0 or (features.d_evicted_share > EVICTING and full(features, CROWDED))
 
 
 @dataclass(slots=True)

@@ -40,12 +40,14 @@ def test_the_price_of_an_evicted_turn_is_the_higher_of_the_two():
     assert (dear.route, dear.reason) == (Route.PREFILL_TRANSFER, Reason.SCORE)
 
 
-def test_a_crowded_node_takes_no_local_turn_that_costs_others_more_than_it_saves():
-    turn = features(p_backlog_ms=100.0, uncached_d=3000, uncached_p=3000, d_kv_tokens=65_000)
+def test_a_crowded_node_that_evicts_takes_no_local_turn_that_costs_others_more_than_it_saves():
+    turn = features(p_backlog_ms=100.0, uncached_d=3000, uncached_p=3000, d_kv_tokens=65_000, d_evicted_share=0.06)
     saved_ms, cost, _ = TABLE.score(turn)
     assert 0 < saved_ms < cost
     assert decide(policy(0.02), turn, 0.5).route is Route.APPEND_LOCAL
-    crowded = decide(policy(0.02), replace(turn, d_kv_tokens=66_000), 0.5)
+    room = replace(turn, d_kv_tokens=66_000, d_evicted_share=0.04)
+    assert decide(policy(0.02), room, 0.5).route is Route.APPEND_LOCAL, "it is crowded, and everybody finds his history"
+    crowded = decide(policy(0.02), replace(room, d_evicted_share=0.06), 0.5)
     assert (crowded.route, crowded.reason) == (Route.PREFILL_TRANSFER, Reason.KV_SHORT)
 
 
