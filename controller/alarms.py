@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from router.kv_guard import OVERRUN
 from slos.alerts import Held
 from slos.incidents import Alarm, Family
 from slos.notice import valid
@@ -18,6 +19,7 @@ from slos.policy import Severity
 from .intake import Intake
 
 ROUTER_SILENT_S = 60.0
+KV_OVERRUN_S = 30.0
 MAX_THINGS = 200
 
 
@@ -174,3 +176,21 @@ def routers_silent(intake: Intake, now_s: Callable[[], float]) -> Condition:
         }
 
     return Condition("TrimtabRouterSilent", check, for_s=ROUTER_SILENT_S / 2)
+
+
+def kv_overrun(intake: Intake, now_s: Callable[[], float]) -> Condition:
+    """Decode nodes for whose conversations most of the prefill work is done again, because KV memory ran out."""
+
+    def check() -> Mapping[str, Wrong]:
+        return {
+            f"kv {node.id}": Wrong(
+                f"KV memory is overrun: {node.recomputed:.0%} of the prompt tokens computed for turns on {node.id} had "
+                f"been computed before, and {node.evicted:.0%} of their history was evicted there; "
+                "lower the load or add decode nodes",
+                labels={"node": node.id},
+            )
+            for node in intake.nodes(now_s())[1]
+            if node.recomputed > OVERRUN
+        }
+
+    return Condition("TrimtabKvOverrun", check, for_s=KV_OVERRUN_S)

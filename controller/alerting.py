@@ -38,6 +38,7 @@ from .alarms import (
     SystemAlarms,
     controller_stale,
     fallen_back,
+    kv_overrun,
     reload_failed,
     routers_silent,
     store_damaged,
@@ -395,4 +396,5 @@ def conditions(loop: ControlLoop) -> list[Condition]:
         controller_stale(late),
         fallen_back(fallbacks),
         routers_silent(loop.intake, loop.monotonic),
+        kv_overrun(loop.intake, loop.monotonic),
     ]

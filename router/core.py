@@ -34,6 +34,7 @@ from .conversations import Conversation, Conversations
 from .current import Current
 from .decision import Decision, decide
 from .features import TurnFeatures
+from .kv_guard import Churn
 from .leases import Leases
 from .load import NodeLoad
 from .p_down import PrefillDown, PrefillDownPolicy
@@ -141,6 +142,8 @@ class RouterCore:
         self.current = current
         self.nodes: dict[NodeId, Node] = {}
         self.load: dict[NodeId, NodeLoad] = {}
+        self.churn: dict[NodeId, Churn] = {}
+        """What memory costs, by decode node or replica."""
         self.residency = Residency()
         self.conversations = conversations if conversations is not None else Conversations()
         self.leases = Leases(lease_s)
@@ -190,6 +193,8 @@ class RouterCore:
         """A node joins."""
         self.nodes[node.id] = node
         self.load[node.id] = NodeLoad()
+        if node.role is not Role.PREFILL:
+            self.churn[node.id] = Churn()
         self.residency.reset(node.id, node.kv_capacity_tokens)
         self._rename()
 
@@ -198,6 +203,7 @@ class RouterCore:
         self._anew(node)
         self.conversations.forget_node(node)
         del self.nodes[node], self.load[node]
+        self.churn.pop(node, None)
         self.residency.forget(node)
         self._rename()
 
@@ -379,6 +385,8 @@ class RouterCore:
         conversation.in_flight += 1
         self._flights[turn.request_id] = flight
         self._book(flight, now_s)
+        if number > 1:
+            self.churn[placement.decode].add(features, placement.prefill is None, now_s)
         return flight
 
     def refuse_unread(self) -> None:
@@ -566,6 +574,11 @@ class RouterCore:
         latency = policy.latency(turn.model, self._topology)
         prefill = choose_prefill(candidates, conversation, prompt, self.load, self.residency, latency, now_s)
         load = self.load[decode.id]
+        uncached_d = decode.uncached_tokens(self._usable(decode.id, conversation), prompt)
+        evicted_d = 0
+        if in_step and conversation.decode_node == decode.id:  # what it lacks and would have, had it kept all
+            kept = conversation.reuse.usable(context - 1)
+            evicted_d = max(0, uncached_d - decode.uncached_tokens(kept, prompt))
         qps = self.current.publication.fleet_qps
         features = TurnFeatures(
             model=turn.model,
@@ -573,7 +586,7 @@ class RouterCore:
             n_ctx=context,
             n_in=turn.new_tokens,
             n_out=round(self._length.expected_tokens(turn.model, conversation.length, turn.max_tokens)),
-            uncached_d=decode.uncached_tokens(self._usable(decode.id, conversation), prompt),
+            uncached_d=uncached_d,
             uncached_p=prompt if prefill is None else prefill[1],
             p_backlog_ms=0.0 if prefill is None else self.load[prefill[0].id].prefill.ms(now_s),
             link_backlog_ms=0.0 if prefill is None else self.load[prefill[0].id].link.ms(now_s),
@@ -588,6 +601,8 @@ class RouterCore:
             resident=candidates.home is not None,
             replica=decode.role is Role.REPLICA,
             local_only=turn.local_only,
+            evicted_d=evicted_d,
+            d_evicted_share=self.churn[decode.id].evicted(now_s),
         )
         decision = self._decide(policy, features, coin)
         if decision.reason is Reason.P_UNAVAILABLE and self._has_prefill():

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .features import TurnFeatures
+from .kv_guard import full, too_dear
 from .policy import Policy
 from .turn import Reason, Route
 
@@ -42,8 +43,7 @@ def decide(policy: Policy, features: TurnFeatures, coin: float) -> Decision:
         go_local = coin < policy.pin_x
         share = policy.pin_x if go_local else 1 - policy.pin_x
         return Decision(local if go_local else transfer, Reason.PINNED, share, version)
-    need = features.prompt_tokens + features.n_out
-    if features.d_kv_tokens + need > policy.kv_guard * features.d_kv_capacity_tokens:
+    if full(features, policy.kv_guard):
         return Decision(transfer, Reason.KV_GUARD, 1.0, version)
     found = policy.table(features.model, features.topology)
     if found is None:
@@ -59,6 +59,9 @@ def decide(policy: Policy, features: TurnFeatures, coin: float) -> Decision:
     if saved_ms <= 0:
         return Decision(transfer, Reason.LOCAL_SLOWER, 1.0, version, cell, saved_ms, cost, exact)
     go_local = weights.w_ttft * saved_ms > weights.w_tpot * cost
+    if too_dear(features, saved_ms, cost):
+        reason = Reason.KV_SHORT if go_local else Reason.SCORE
+        return Decision(transfer, reason, 1.0, version, cell, saved_ms, cost, exact)
     reason, propensity = Reason.SCORE, 1 - policy.explore
     if coin < policy.explore:
         go_local, reason, propensity = not go_local, Reason.EXPLORED, policy.explore

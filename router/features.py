@@ -35,6 +35,10 @@ class TurnFeatures:
     """D was chosen because it holds the conversation."""
     replica: bool
     local_only: bool = False
+    evicted_d: int = 0
+    """Of `uncached_d`, what D had of the conversation and is believed to have evicted."""
+    d_evicted_share: float = 0.0
+    """Of the history of D's later turns of late, the share that it had evicted."""
 
     @property
     def prompt_tokens(self) -> int:

@@ -82,6 +82,20 @@ FOREIGN = Spec("trimtab_foreign_tokens_per_second", ("node",), "KV that others p
 OTHERS = Spec(
     "trimtab_others_kv_tokens", ("node",), "KV in use by requests that are not this router's, as the engine says."
 )
+DEMAND = Spec(
+    "trimtab_kv_demand_ratio",
+    ("node",),
+    "Tokens of conversations used within 30 s over the decode node's KV memory; above 1 it evicts.",
+)
+EVICTED = Spec("trimtab_kv_evicted_tokens", ("node",), "History of later turns that their decode node had evicted.")
+EVICTED_SHARE = Spec(
+    "trimtab_kv_evicted_ratio", ("node",), "Share of the history of later turns that their decode node had evicted."
+)
+RECOMPUTED = Spec(
+    "trimtab_kv_recomputed_ratio",
+    ("node",),
+    "Share of the prompt tokens computed for the node's later turns that were not new; above 0.6 memory is overrun.",
+)
 EVENTS_LIVE = Spec(
     "trimtab_kv_events_live", ("node",), "1 while the node's KV events say what it holds; absent without."
 )
@@ -147,6 +161,10 @@ SPECS = (
     BELIEVED,
     FOREIGN,
     OTHERS,
+    DEMAND,
+    EVICTED,
+    EVICTED_SHARE,
+    RECOMPUTED,
     EVENTS_LIVE,
     EVENTS,
     EVENT_GAPS,
@@ -205,6 +223,10 @@ class RouterMetrics:
         self.believed = _gauge(BELIEVED, registry)
         self.foreign = _gauge(FOREIGN, registry)
         self.others = _gauge(OTHERS, registry)
+        self.demand = _gauge(DEMAND, registry)
+        self._evicted = _Total(EVICTED, registry)
+        self.evicted_share = _gauge(EVICTED_SHARE, registry)
+        self.recomputed = _gauge(RECOMPUTED, registry)
         self.events_live = _gauge(EVENTS_LIVE, registry)
         self.events = _gauge(EVENTS, registry)
         self.event_gaps = _gauge(EVENT_GAPS, registry)
@@ -302,6 +324,17 @@ class RouterMetrics:
             self.events.labels(str(name)).set(blocks.events)
             self.event_gaps.labels(str(name)).set(blocks.gaps)
             self.blocks.labels(str(name)).set(len(blocks))
+
+    def churn(self, core: RouterCore, now_s: float) -> None:
+        """What the memory of decode nodes costs."""
+        for gauge in (self.demand, self.evicted_share, self.recomputed):  # nodes leave
+            gauge.clear()
+        for node, churn in core.churn.items():
+            name, room = str(node), core.nodes[node].kv_capacity_tokens
+            self.demand.labels(name).set(core.residency.live_tokens(node, now_s) / room)
+            self._evicted.follow(churn.evicted_total, name)
+            self.evicted_share.labels(name).set(churn.evicted(now_s))
+            self.recomputed.labels(name).set(churn.recomputed(now_s))
 
     def bound(self, core: RouterCore, now_s: float) -> None:
         """What is bounded in the core, and what was let go of."""

@@ -217,6 +217,7 @@ class Outbox:
         metrics.state_problem.labels("publication").set(bool(self._last.problem))
         metrics.state_problem.labels("pin").set(bool(self._pin_problem))
         metrics.believe(core)
+        metrics.churn(core, self._now_s())
         self.on_update()
         metrics.members(core, self._roster, self._now_s())
 

@@ -43,6 +43,8 @@ class Reason(StrEnum):
     """The coin chose the other side, within the exploration floor."""
     KV_GUARD = "kv_guard"
     """Local work would fill the decode node's KV memory."""
+    KV_SHORT = "kv_short"
+    """The decode node is short of KV memory, and local work would delay others there by more than it saves."""
     P_UNAVAILABLE = "p_unavailable"
     """No prefill node can be used."""
     REPLICA = "replica"

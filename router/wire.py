@@ -62,6 +62,10 @@ class NodeView:
     """How much of its share of new conversations it takes: below 1 a short while after it came up."""
     weight: float = 1.0
     """Its share against that of others, by whoever told of it."""
+    evicted: float = 0.0
+    """Of the history of its later turns, the share that it had evicted."""
+    recomputed: float = 0.0
+    """Of what was computed for its later turns, the share that was not new."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from .roster import Roster
 
 def node_view(core: RouterCore, roster: Roster | None, node: Node, url: str, now_s: float) -> NodeView:
     """One node, with its state in a word and why."""
-    load = core.load[node.id]
+    load, churn = core.load[node.id], core.churn.get(node.id)
     breaker, failed = core.breaker(node.id, now_s)
     why = failed
     if not node.healthy:
@@ -36,6 +36,8 @@ def node_view(core: RouterCore, roster: Roster | None, node: Node, url: str, now
         why=why,
         ramp=round(node.ramp(now_s), 3),
         weight=node.weight,
+        evicted=0.0 if churn is None else round(churn.evicted(now_s), 3),
+        recomputed=0.0 if churn is None else round(churn.recomputed(now_s), 3),
     )
 
 

@@ -1,12 +1,14 @@
 """Alarms of the system itself."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from controller.alarms import (
     Condition,
     SystemAlarms,
     Wrong,
     controller_stale,
+    kv_overrun,
     reload_failed,
     routers_silent,
     store_damaged,
@@ -82,3 +84,21 @@ def test_what_was_on_before_a_restart_is_on_until_it_is_seen_to_be_over():
     assert system.names() == {"X thing one": "it was so"}
     system.after(20.0)
     assert system.after(40.0) == [] and system.names() == {}
+
+
+def test_a_node_whose_memory_is_overrun_for_half_a_minute_is_a_ticket_that_says_how_much():
+    intake, now, system = Intake(()), [0.0], SystemAlarms()
+    system.add(kv_overrun(intake, lambda: now[0]))
+    found: dict[float, list[str]] = {}
+    for at in range(0, 200, 5):
+        now[0] = float(at)
+        told = report(at)
+        recomputed = 0.8 if 20 <= at < 100 else 0.3
+        nodes = tuple(replace(n, evicted=0.5, recomputed=recomputed) if n.id == "D0" else n for n in told.nodes)
+        intake.accept(replace(told, nodes=nodes), now[0])
+        if at == 60:
+            (alarm,) = system.after(60.0)
+            assert "80% of the prompt tokens" in alarm.said and alarm.labels["node"] == "D0"
+        found[at] = on(system, now[0])
+    assert not found[45] and not found[150]
+    assert found[50] == found[95] == ["TrimtabKvOverrun kv D0 ticket"]

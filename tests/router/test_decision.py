@@ -19,6 +19,7 @@ LOCAL, TRANSFER = Route.APPEND_LOCAL, Route.PREFILL_TRANSFER
 PAPER = policy(mode="paper", tables={TableKey(MODEL, TOPOLOGY): tables(paper=PaperTable({}))})
 FULL = {"d_kv_tokens": 99_000}
 SLOW_LOCAL = {"d_backlog_ms": 1e6}
+LOST = {"uncached_d": 4100, "evicted_d": 4000, "p_backlog_ms": 1000.0}
 
 
 def taken(policy: Policy, turn: TurnFeatures, coin: float = 0.5) -> tuple[Route, Reason]:
@@ -40,6 +41,8 @@ def taken(policy: Policy, turn: TurnFeatures, coin: float = 0.5) -> tuple[Route,
         ({}, policy(mode="paper"), (TRANSFER, Reason.NO_TABLE)),
         ({}, PAPER, (TRANSFER, Reason.NO_DATA)),
         ({**SLOW_LOCAL}, policy(explore=0.5), (TRANSFER, Reason.LOCAL_SLOWER)),
+        ({**LOST}, policy(0.02), (TRANSFER, Reason.KV_SHORT)),
+        ({**LOST, **SLOW_LOCAL}, policy(0.02), (TRANSFER, Reason.LOCAL_SLOWER)),
         ({}, policy(0.4), (LOCAL, Reason.SCORE)),
         ({}, policy(100.0), (TRANSFER, Reason.SCORE)),
         ({}, policy(0.4, explore=0.5), (TRANSFER, Reason.EXPLORED)),

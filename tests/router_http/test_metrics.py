@@ -18,6 +18,7 @@ from slos.objective import Condition, Outcome, Signal, Slo
 from slos.policy import Declaration
 from tests.controller.records import record
 from tests.router.fleet import fleet
+from tests.router.samples import key
 
 TTFT = Slo("ttft", Signal.TTFT, 0.99, 0.45)
 TPOT = Slo("tpot", Signal.TPOT, 0.99, 0.038)
@@ -125,6 +126,32 @@ def test_every_metric_of_the_router_is_in_the_reference_with_its_labels():
 
 
 # -- membership --------------------------------------------------------------------------------------------------------
+
+
+def test_what_memory_costs_is_shown_for_decode_nodes_and_a_node_that_left_no_more():
+    run = fleet("P0 D0 D1")
+    run.talk("c1", 5000)
+    known = run.core.conversations.peek(key("c1"))
+    assert known is not None and known.decode_node is not None
+    home = known.decode_node
+    run.core.residency.drop(home, key("c1"))
+    run.finish(run.start("c1"))
+    registry, metrics = made()
+    for _ in range(2):  # counters do not count twice
+        metrics.churn(run.core, run.now_s)
+
+    def value(name: str) -> float | None:
+        return registry.get_sample_value(f"trimtab_kv_{name}", {"node": str(home)})
+
+    churn = run.core.churn[home]
+    assert value("evicted_tokens_total") == churn.evicted_total and churn.evicted_total > 4900
+    assert value("evicted_ratio") == churn.evicted(run.now_s) and churn.evicted(run.now_s) > 0.9
+    assert value("recomputed_ratio") == churn.recomputed(run.now_s)
+    assert value("demand_ratio") == pytest.approx(0.052, abs=0.002)
+    assert registry.get_sample_value("trimtab_kv_demand_ratio", {"node": "P0"}) is None
+    run.core.remove_node(home)
+    metrics.churn(run.core, run.now_s)
+    assert value("demand_ratio") is None and value("evicted_ratio") is None
 
 
 def test_nodes_breakers_sources_and_moves_are_shown_and_a_node_that_left_no_more():

@@ -1,9 +1,11 @@
-"""The KV guard: on a fleet with little KV memory no local work takes D's booked tokens above 95 %."""
+"""The KV guard on a fleet with little KV memory: no local work takes D's booked tokens above 95 %, and an overload does
+not last."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 import pytest
@@ -11,10 +13,15 @@ import pytest
 from emulator.fleet import Call, OnDone, OnFailed, OnFirst, Request
 from emulator.profiles import LLAMA_3_1_70B_H100_TP4
 from emulator.workload import AGENT, Phase, conversations
-from router.turn import Reason
+from router.core import Decider
+from router.decision import Decision, decide
+from router.features import TurnFeatures
+from router.kv_guard import OVERRUN
+from router.policy import Policy
+from router.turn import Reason, Route
 from slos.objective import Outcome
 from trimtab.contenders import contenders
-from trimtab.scenarios import promises
+from trimtab.scenarios import H1, promises
 from trimtab.shipped import as_tables, shipped
 from trimtab.simulate import Simulation
 
@@ -73,3 +80,47 @@ def test_with_room_enough_the_guard_is_silent():
     simulation, most = watched("controller", LLAMA_3_1_70B_H100_TP4.kv_capacity_tokens)
     assert most < 0.6
     assert Reason.KV_GUARD not in {record.decision.reason for record in simulation.records}
+
+
+SHORT_OF_KV = replace(H1, phases=(*H1.phases[:2], replace(H1.phases[2], duration_s=120.0)))
+"""H1 with half the KV memory on D; the fleet is whole again from 480 s on."""
+BACK_S, MINUTE_S = 480.0, 60.0
+
+
+def short_of_kv(decider: Decider) -> Simulation:
+    contender = contenders(as_tables(shipped()))["controller"]
+    half = replace(LLAMA_3_1_70B_H100_TP4, kv_capacity_tokens=LLAMA_3_1_70B_H100_TP4.kv_capacity_tokens // 2)
+    simulation = Simulation(
+        LLAMA_3_1_70B_H100_TP4,
+        SHORT_OF_KV.topology,
+        contender.policy,
+        SHORT_OF_KV.slos,
+        seed=100,
+        law=contender.law,
+        decider=decider,
+        profiles={"D": half},
+    )
+    simulation.run(SHORT_OF_KV.conversations(100), SHORT_OF_KV.phases)
+    return simulation
+
+
+def in_time_after_a_minute(simulation: Simulation) -> float:
+    """Share of later turns within the TTFT objective, of those sent when the fleet had been whole for a minute."""
+    begin_s = BACK_S + MINUTE_S
+    ttft = [r.ttft_s or inf for r in simulation.records if r.turn > 1 and r.accepted_s >= begin_s]
+    ttft += [u.ttft_s or inf for u in simulation.unfinished if u.turn > 1 and begin_s <= u.accepted_s < begin_s + 50.0]
+    return sum(each <= 2.0 for each in ttft) / len(ttft)
+
+
+def test_with_too_little_kv_the_fleet_recovers_within_a_minute_and_without_the_price_floor_it_stays_down():
+    def unguarded(policy: Policy, features: TurnFeatures, coin: float) -> Decision:
+        decision = decide(policy, features, coin)
+        return replace(decision, route=Route.APPEND_LOCAL) if decision.reason is Reason.KV_SHORT else decision
+
+    now_s = SHORT_OF_KV.duration_s
+    down, up = short_of_kv(unguarded), short_of_kv(decide)
+    assert in_time_after_a_minute(down) < 0.6 and in_time_after_a_minute(up) > 0.95, (
+        f"{in_time_after_a_minute(down):.3f} {in_time_after_a_minute(up):.3f}"
+    )
+    assert all(churn.recomputed(now_s) > OVERRUN for churn in down.core.churn.values())
+    assert all(churn.recomputed(now_s) < OVERRUN for churn in up.core.churn.values())
