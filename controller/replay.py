@@ -1,10 +1,11 @@
 """What turns would have seen under another policy: one model's turns again, in the order in which they came, on virtual
 queues.
 
-Beside the fleet as it is run, the books of the fleet that might have been: per P and D a FIFO queue of predicted work,
-what of each conversation P would hold, and the stalls that local prompts would have caused on each D. A turn that could
-go either way is decided by `router.decision.decide` on its own features with the backlogs and the tokens that P lacks of
-that other fleet, and goes to the P with the least predicted wait there. Then, with the latency model of the table,
+Beside the books of the fleet as it is run, those of the fleet that might have been: per P and D a FIFO queue of
+predicted work, what each P would hold of a conversation, and the stalls that local prompts would have caused on each D.
+A turn that could go either way is decided by `router.decision.decide` on its own features, with the backlogs and the
+tokens that P lacks of that other fleet, and goes to the P with the least predicted wait there. Then, with the latency
+model of the table,
 
     TTFT' = TTFT · predicted' / predicted        both with their backlogs; the ratio TTFT / predicted within ERROR_RANGE
     TPOT' = TPOT + (stalls' - stalls on its D while it decoded) / (tokens - 1)
@@ -179,9 +180,7 @@ class Replay:
         compared = Compared(record, _route_of(local), decision, ttft_s, record.tpot_s, ratio)
         return _Routed(compared, now_s + ttft_s, record.ended_s + ttft_s - record.ttft_s)
 
-    def _as_it_was(
-        self, record: TurnRecord, route: Route | None = None, decision: Decision | None = None
-    ) -> _Routed:
+    def _as_it_was(self, record: TurnRecord, route: Route | None = None, decision: Decision | None = None) -> _Routed:
         route = record.placement.realised if route is None else route
         compared = Compared(record, route, decision, record.ttft_s, record.tpot_s, None)
         return _Routed(compared, record.ended_s, record.ended_s)
@@ -214,14 +213,10 @@ class Replay:
                 best = entry
         assert best is not None  # the chosen node is among them
         _, node, backlog_ms, lacks = best
-        return replace(
-            features, prefill=node, p_backlog_ms=backlog_ms, uncached_p=lacks, d_backlog_ms=max(0.0, d_ms)
-        )
+        return replace(features, prefill=node, p_backlog_ms=backlog_ms, uncached_p=lacks, d_backlog_ms=max(0.0, d_ms))
 
     @staticmethod
-    def _more_ms(
-        would: Mapping[NodeId, _Queue], was: Mapping[NodeId, _Queue], node: NodeId, now_s: float
-    ) -> float:
+    def _more_ms(would: Mapping[NodeId, _Queue], was: Mapping[NodeId, _Queue], node: NodeId, now_s: float) -> float:
         return would[node].ms(now_s) - was[node].ms(now_s)
 
     @staticmethod
@@ -277,7 +272,5 @@ def _route_of(local: bool) -> Route:
 def _ttft_ms(model: LatencyModel, features: TurnFeatures, on_d_ms: float, local: bool) -> float:
     if local or features.prefill is None:
         return features.d_backlog_ms + on_d_ms
-    remote_ms = model.remote_ms(
-        features.uncached_p, features.uncached_d, features.prompt_tokens, features.d_batch
-    )
+    remote_ms = model.remote_ms(features.uncached_p, features.uncached_d, features.prompt_tokens, features.d_batch)
     return features.p_backlog_ms + features.link_backlog_ms + remote_ms

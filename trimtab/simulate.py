@@ -25,6 +25,7 @@ import numpy as np
 
 from controller.cells import Tallies
 from controller.laws.protocol import Law
+from controller.observe import Shadow
 from controller.tick import TICK_S, ControlState, ModelOutput, tick
 from emulator.events import Events
 from emulator.faults import Fault, FaultKind, check
@@ -145,6 +146,7 @@ class Simulation:
         append_x: float = 1.0,
         connector: str = "nixl",
         kv_events: bool = False,
+        shadow: Shadow | None = None,
     ) -> None:
         self.events = Events()
         self.fleet = Fleet(topology, profile, self.events, profiles=profiles, connector=connector)
@@ -160,6 +162,8 @@ class Simulation:
         self.held_s: dict[str, float] = {}
         """How long turns waited for a place in the client, by request id; those that did."""
         self.on_record = on_record
+        self.shadow = shadow
+        """Told what the controller is told; nothing comes back from it."""
         publication = Publication(1, {"main": policy})
         if self.fleet.appends:
             arms = {"main": policy, "append": replace(policy, pin_x=append_x)}
@@ -283,7 +287,7 @@ class Simulation:
     def _metrics_back(self) -> None:
         unseen, self._unseen = self._unseen or [], None
         for record in unseen:
-            self.tallies[record.model].fold(record)
+            self._tell(record)
 
     def _addresses(self) -> dict[NodeId, str]:
         hand_over = self.fleet.hand_over
@@ -450,11 +454,16 @@ class Simulation:
         self.records.append(record)
         self.later_answered += record.turn > 1
         if self._unseen is None:
-            self.tallies[record.model].fold(record)
+            self._tell(record)
         else:
             self._unseen.append(record)
         if self.on_record is not None:
             self.on_record(record)
+
+    def _tell(self, record: TurnRecord) -> None:
+        self.tallies[record.model].fold(record)
+        if self.shadow is not None:
+            self.shadow.take((record,), self.events.now_s)
 
     def _usage(self) -> None:
         for name, engine in self.fleet.engines.items():
@@ -470,5 +479,7 @@ class Simulation:
         if outputs.publication is not None:
             self.core.current.swap(outputs.publication)
         tally = self.tallies[self._model]
+        if self.shadow is not None:
+            self.shadow.tick(now)
         self.ticks.append(TickView(now, outputs.models[self._model], tally.later_turns, tally.local_turns))
         self.events.after(TICK_S, self._tick)
