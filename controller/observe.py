@@ -25,7 +25,7 @@ from estimators.protocol import Estimate
 from estimators.quantile import bound_ranks, fewest_samples, nearest_rank
 from router.policy import Policy, Publication
 from router.record import TurnRecord
-from slos.objective import Outcome, Signal, Slo, Verdict, judge
+from slos.objective import Outcome, Slo, Verdict, judge
 from slos.reduce import driving
 
 from .cells import LAW_MIN_OUTPUT_TOKENS, Tallies
@@ -41,7 +41,7 @@ PERCENTILE = 0.99
 FRESH_S = 5.0
 """Everybody who asks within this time gets the same answer: sorting a full window takes tens of ms."""
 OVERLOADED_SHARE = 0.1
-"""More later turns than this over a TTFT SLO: queues that grow, and users who wait instead of asking on."""
+"""More turns than this over an SLO: queues that grow, and users who wait instead of asking on."""
 MODEL_OFF = 1.5
 """The median TTFT is this many times what the table predicts, or that fraction of it."""
 
@@ -297,5 +297,5 @@ def _cautions(
         yield Caution.NO_TABLE
     if off is not None and not 1 / MODEL_OFF <= off <= MODEL_OFF:
         yield Caution.MODEL_OFF
-    if any(m.slo.signal is Signal.TTFT and (m.share.acted.value or 0.0) > OVERLOADED_SHARE for m in misses):
+    if any((m.share.acted.value or 0.0) > OVERLOADED_SHARE for m in misses):
         yield Caution.OVERLOADED

@@ -96,6 +96,24 @@ class _Books:
 
     prefill: defaultdict[NodeId, _Queue] = field(default_factory=lambda: defaultdict(_Queue))
     decode: defaultdict[NodeId, _Queue] = field(default_factory=lambda: defaultdict(_Queue))
+    held: OrderedDict[tuple[int, int], Mapping[NodeId, int]] = field(default_factory=OrderedDict)
+    """Tokens that each P holds of a conversation, by its last turn and the context that it left."""
+
+    def known(self, features: TurnFeatures) -> Mapping[NodeId, int] | None:
+        """What was remembered of the conversation, which is forgotten by that."""
+        return self.held.pop((features.turn - 1, features.n_ctx), None)
+
+    def remember(
+        self, record: TurnRecord, features: TurnFeatures, local: bool, known: Mapping[NodeId, int] | None
+    ) -> None:
+        """What P holds of the conversation after this turn."""
+        if not record.prompt_tokens or features.prefill is None:
+            return
+        before = {features.prefill: features.prompt_tokens - features.uncached_p} if known is None else known
+        now = before if local else {**before, features.prefill: record.prompt_tokens}
+        self.held[features.turn, record.prompt_tokens + record.output_tokens] = now
+        if len(self.held) > MAX_CONVERSATIONS:
+            self.held.popitem(last=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +137,6 @@ class Replay:
         self._stalls: defaultdict[NodeId, list[tuple[float, float]]] = defaultdict(list)
         """By D, what the other fleet stalls more (ms) than the real one, by time."""
         self._prefill_seen: dict[NodeId, float] = {}
-        self._on_prefill: OrderedDict[tuple[int, int], Mapping[NodeId, int]] = OrderedDict()
-        """What each P would hold of a conversation, by its last turn and the context that it left."""
         self._ahead_s = -inf
         self.unpredicted = 0
         """Turns without a table for them: nothing can be told of them."""
@@ -153,8 +169,8 @@ class Replay:
             self.unpredicted += model is None
             return self._as_it_was(record)
         prompt = features.prompt_tokens
-        known = self._on_prefill.pop((features.turn - 1, features.n_ctx), None) if features.turn > 1 else None
-        other = self._other(model, record, known)
+        known, really = self._would.known(features), self._was.known(features)
+        other = self._other(model, record, known, really)
         decision = None
         local = was_local
         if may_go_either_way(record):
@@ -165,7 +181,8 @@ class Replay:
         would_ms = _ttft_ms(model, other, on_d_ms, local)
         self._book(self._was, model, features, was_local, now_s)
         self._book(self._would, model, other, local, now_s)
-        self._remember(record, other, local, known)
+        self._was.remember(record, features, was_local, really)
+        self._would.remember(record, other, local, known)
         if local is not was_local:
             begin_ms = other.d_backlog_ms if local else features.d_backlog_ms
             half_ms = model.prefill_ms(features.uncached_d, prompt) / 2
@@ -185,15 +202,24 @@ class Replay:
         compared = Compared(record, route, decision, record.ttft_s, record.tpot_s, None)
         return _Routed(compared, record.ended_s, record.ended_s)
 
-    def _other(self, model: LatencyModel, record: TurnRecord, known: Mapping[NodeId, int] | None) -> TurnFeatures:
-        """The turn's features in the other fleet."""
+    def _other(
+        self,
+        model: LatencyModel,
+        record: TurnRecord,
+        known: Mapping[NodeId, int] | None,
+        really: Mapping[NodeId, int] | None,
+    ) -> TurnFeatures:
+        """The turn's features in the other fleet. What the real P lacks beyond what its own turns explain (evicted, or
+        a prompt that was changed), the other one lacks too."""
         features, now_s = record.features, record.accepted_s
         d_ms = features.d_backlog_ms + self._more_ms(self._would.decode, self._was.decode, features.decode, now_s)
         if features.prefill is None:
             return replace(features, d_backlog_ms=max(0.0, d_ms))
         prompt, chosen = features.prompt_tokens, features.prefill
         self._prefill_seen[chosen] = now_s
-        held = prompt - features.uncached_p
+        lost = 0
+        if really is not None:
+            lost = max(0, really.get(chosen, 0) - (prompt - features.uncached_p))
         best: tuple[float, NodeId, float, int] | None = None
         for node, seen_s in list(self._prefill_seen.items()):
             if now_s - seen_s > NODE_S:
@@ -205,7 +231,7 @@ class Replay:
             else:
                 backlog_ms = self._would.prefill[node].ms(now_s)
             if known is not None:
-                lacks = prompt - min(held, known.get(node, 0))
+                lacks = prompt - max(0, min(prompt - 1, known.get(node, 0)) - lost)
             else:
                 lacks = features.uncached_p if node == chosen else prompt
             entry = (backlog_ms + model.prefill_ms(lacks, prompt), node, backlog_ms, lacks)
@@ -226,19 +252,6 @@ class Replay:
             books.decode[features.decode].add(work_ms, now_s)
         else:
             books.prefill[features.prefill].add(model.prefill_ms(features.uncached_p, features.prompt_tokens), now_s)
-
-    def _remember(
-        self, record: TurnRecord, other: TurnFeatures, local: bool, known: Mapping[NodeId, int] | None
-    ) -> None:
-        """What each P would hold of the conversation after this turn."""
-        if not record.prompt_tokens or other.prefill is None:
-            return
-        held = dict(known) if known is not None else {other.prefill: other.prompt_tokens - other.uncached_p}
-        if not local:
-            held[other.prefill] = record.prompt_tokens
-        self._on_prefill[other.turn, record.prompt_tokens + record.output_tokens] = held
-        if len(self._on_prefill) > MAX_CONVERSATIONS:
-            self._on_prefill.popitem(last=False)
 
     def _stall(self, node: NodeId, at_s: float, more_ms: float) -> None:
         stalls = self._stalls[node]
