@@ -443,7 +443,7 @@ function drawObserved(name) {
   if (!observed) return;
   const [told, notes] = [card.querySelector(".told"), card.querySelector(".none")];
   told.textContent = observed.error ? "It went wrong: " + observed.error : seen ? seen.headline : "Nothing to compare yet.";
-  notes.textContent = [...(seen ? seen.cautions.map((each) => each.what) : []), observed.label || ""].filter((text) => text).join(". ") + ".";
+  notes.textContent = [...(seen ? seen.cautions.map((each) => each.what) : []), observed.label || ""].filter((text) => text).join("; ") + ".";
   const range = (side) => (side.low_s === null && side.high_s === null ? "" : `${seconds(value(side.low_s))} to ${side.high_s === null ? "unknown" : seconds(value(side.high_s))}`);
   const columns = [["over " + ago(seen ? seen.span_s : 0)], ["as it is", "n"], ["sampled within", "n roomy dim"], ["had control acted", "n"], ["sampled within", "n roomy dim"], ["turns", "n"]];
   const rows = seen === null ? [] : [["P99 TTFT", seen.ttft], ["P99 TPOT", seen.tpot]].map(([what, side]) => [

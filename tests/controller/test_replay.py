@@ -38,7 +38,8 @@ def turn(
     **features: object,
 ) -> TurnRecord:
     """A turn that decodes for `answered_s` at an even pace."""
-    made = record(ttft_s=ttft_s, tpot_s=answered_s / (tokens - 1), output_tokens=tokens, local=local)
+    model = str(features.get("model", MODEL))
+    made = record(ttft_s=ttft_s, tpot_s=answered_s / (tokens - 1), output_tokens=tokens, local=local, model=model)
     return replace(
         made,
         request_id=f"r{accepted_s}",
