@@ -54,7 +54,9 @@ Table = Annotated[list[Path] | None, typer.Option(help="Table artefact of `trimt
 PinX = Annotated[str | None, typer.Option(help="Fixed share of local turns: 0..1, x0 or x1; no control.")]
 Observe = Annotated[
     bool | None,
-    typer.Option("--observe", help="Act as pinned (--pin-x, default x0) and show what control would have done."),
+    typer.Option(
+        "--observe/--no-observe", help="Act as pinned (--pin-x, default x0) and show what control would have done."
+    ),
 ]
 Host = Annotated[str | None, typer.Option(help="Where clients connect; default 127.0.0.1.")]
 Port = Annotated[int | None, typer.Option(help="Default 8000.")]
