@@ -21,7 +21,11 @@ pytestmark = pytest.mark.slow
 SPEED, WITHIN_S = 4.0, 150.0
 
 
-async def test_the_estimate_shows_up_in_the_status_and_nothing_but_the_pin_is_published(tmp_path: Path) -> None:
+def test_the_estimate_shows_up_in_the_status_and_nothing_but_the_pin_is_published(tmp_path: Path) -> None:
+    asyncio.run(observed(tmp_path))
+
+
+async def observed(tmp_path: Path) -> None:
     installation = await install(tmp_path, "llama-3.1-8b-h100", "1P_2D", promises(2.0, 0.05), speed=SPEED, observe=True)
     try:
         plans = conversations((Phase("x", 2000.0, ((CHAT, 0.5),)),), np.random.default_rng(3))
@@ -32,8 +36,8 @@ async def test_the_estimate_shows_up_in_the_status_and_nothing_but_the_pin_is_pu
             crowd.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await crowd
-        observed = told["observe"]["models"][installation.model]
-        assert observed["ttft"]["acted"]["value_s"] and observed["ttft"]["shadow"]["value_s"]
+        seen = told["observe"]["models"][installation.model]
+        assert seen["ttft"]["acted"]["value_s"] and seen["ttft"]["shadow"]["value_s"]
         assert told["observe"]["acts_as"] == {"pin_x": 0.0}
         assert told["publication"]["version"] == 1 and told["pin"]["configured_x"] == 0.0
         assert told["headline"].startswith("Observing")
