@@ -8,7 +8,7 @@ tokens that P lacks of that other fleet, and goes to the P with the least predic
 model of the table,
 
     TTFT' = TTFT · predicted' / predicted        both with their backlogs; the ratio TTFT / predicted within ERROR_RANGE
-    TPOT' = TPOT + (stalls' - stalls on its D while it decoded) / (tokens - 1)
+    TPOT' = TPOT + (stalls' while it would have decoded - stalls while it did, on its D) / (tokens - 1)
 
 The ratio carries over what the model gets wrong about a node's speed and about long queues; a difference would keep the
 queue that the other policy would not have had. A virtual backlog is the router's own count less what both virtual
@@ -96,8 +96,22 @@ class _Books:
 
     prefill: defaultdict[NodeId, _Queue] = field(default_factory=lambda: defaultdict(_Queue))
     decode: defaultdict[NodeId, _Queue] = field(default_factory=lambda: defaultdict(_Queue))
+    stalls: defaultdict[NodeId, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    """By D, when a local prompt stalled those beside it, and for how many ms."""
     held: OrderedDict[tuple[int, int], Mapping[NodeId, int]] = field(default_factory=OrderedDict)
     """Tokens that each P holds of a conversation, by its last turn and the context that it left."""
+
+    def stall(self, node: NodeId, at_s: float, ms: float) -> None:
+        """A local prompt was computed at that time."""
+        stalls = self.stalls[node]
+        insort(stalls, (at_s, ms))
+        if len(stalls) > MAX_STALLS or (len(stalls) % 256 == 0 and stalls[0][0] < at_s - STALLS_S):
+            del stalls[: max(len(stalls) - MAX_STALLS, bisect_right(stalls, (at_s - STALLS_S, inf)))]
+
+    def stalled_ms(self, node: NodeId, from_s: float, to_s: float) -> float:
+        """What met a turn that decoded there from then to then."""
+        stalls = self.stalls.get(node, [])
+        return sum(ms for _, ms in stalls[bisect_right(stalls, (from_s, inf)) : bisect_right(stalls, (to_s, inf))])
 
     def known(self, features: TurnFeatures) -> Mapping[NodeId, int] | None:
         """What was remembered of the conversation, which is forgotten by that."""
@@ -134,8 +148,6 @@ class Replay:
         self._routed: list[tuple[float, int, _Routed]] = []
         self._order = count()
         self._was, self._would = _Books(), _Books()
-        self._stalls: defaultdict[NodeId, list[tuple[float, float]]] = defaultdict(list)
-        """By D, what the other fleet stalls more (ms) than the real one, by time."""
         self._prefill_seen: dict[NodeId, float] = {}
         self._ahead_s = -inf
         self.unpredicted = 0
@@ -183,11 +195,11 @@ class Replay:
         self._book(self._would, model, other, local, now_s)
         self._was.remember(record, features, was_local, really)
         self._would.remember(record, other, local, known)
-        if local is not was_local:
-            begin_ms = other.d_backlog_ms if local else features.d_backlog_ms
-            half_ms = model.prefill_ms(features.uncached_d, prompt) / 2
-            stall_ms = model.stall_ms(features.uncached_d, prompt, features.d_batch)
-            self._stall(features.decode, now_s + (begin_ms + half_ms) / 1e3, stall_ms if local else -stall_ms)
+        half_ms = model.prefill_ms(features.uncached_d, prompt) / 2
+        stall_ms = model.stall_ms(features.uncached_d, prompt, features.d_batch)
+        for books, there, at_d in ((self._was, features, was_local), (self._would, other, local)):
+            if at_d:
+                books.stall(features.decode, now_s + (there.d_backlog_ms + half_ms) / 1e3, stall_ms)
         if record.ttft_s is None or was_ms <= 0:
             return self._as_it_was(record, _route_of(local), decision)
         ratio = record.ttft_s * 1e3 / was_ms
@@ -253,21 +265,14 @@ class Replay:
         else:
             books.prefill[features.prefill].add(model.prefill_ms(features.uncached_p, features.prompt_tokens), now_s)
 
-    def _stall(self, node: NodeId, at_s: float, more_ms: float) -> None:
-        stalls = self._stalls[node]
-        insort(stalls, (at_s, more_ms))
-        if len(stalls) > MAX_STALLS or (len(stalls) % 256 == 0 and stalls[0][0] < at_s - STALLS_S):
-            del stalls[: max(len(stalls) - MAX_STALLS, bisect_right(stalls, (at_s - STALLS_S, inf)))]
-
     def _with_tpot(self, routed: _Routed) -> Compared:
         compared = routed.compared
         record = compared.record
         if record.tpot_s is None or record.output_tokens < 2 or compared.predicted is None:
             return compared
-        stalls = self._stalls.get(record.placement.decode, [])
-        begin = bisect_right(stalls, (routed.decode_from_s, inf))
-        end = bisect_right(stalls, (routed.decode_to_s, inf))
-        more_ms = sum(ms for _, ms in stalls[begin:end])
+        node = record.placement.decode
+        more_ms = self._would.stalled_ms(node, routed.decode_from_s, routed.decode_to_s)
+        more_ms -= self._was.stalled_ms(node, record.accepted_s + (record.ttft_s or 0.0), record.ended_s)
         tpot_s = max(0.0, record.tpot_s + more_ms / 1e3 / (record.output_tokens - 1))
         return replace(compared, tpot_s=tpot_s)
 
