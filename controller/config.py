@@ -39,6 +39,8 @@ class ControlConfig:
     start_price: float = START_PRICE
     """Where models without a stored price start."""
     pin_x: float | None = None
+    observe: bool = False
+    """Acts as `pin_x` says, whatever the law comes to: that is shown, and not published."""
     law: str | None = DEFAULT_LAW
     """A name in LAWS; None: observe only."""
     priority: Priority = Priority.BALANCED
@@ -58,6 +60,8 @@ class ControlConfig:
             raise ValueError(f"start_price must be finite and > 0, got {self.start_price}")
         if self.pin_x is not None and not 0 <= self.pin_x <= 1:
             raise ValueError(f"pin_x is the share of later turns that goes local, 0..1, got {self.pin_x}")
+        if self.observe and self.pin_x is None:
+            raise ValueError("observe acts as a pin does: set pin_x, the share of later turns that goes local")
         if not 0.05 <= self.tick_s <= 60:
             raise ValueError(f"tick_s must be within .05..60, got {self.tick_s}")
         if not 0 <= self.port <= 65535:

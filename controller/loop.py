@@ -17,6 +17,7 @@ from dataclasses import replace
 from math import isclose
 
 from router.policy import Policy, Publication
+from router.record import TurnRecord
 from router.wire import Report
 from slos.counts import Count
 from slos.epoch import Epoch
@@ -31,6 +32,7 @@ from .guard import Around, Guard, Guarded, Guards, guarded
 from .intake import SILENT_S, Intake
 from .kept import DOCUMENT, Kept, first_publication, from_json, to_json
 from .laws import LAWS
+from .laws.protocol import Law
 from .ledgers import Ledgers, ledger_key
 from .percentiles import Percentiles
 from .publish import published, raised
@@ -50,6 +52,9 @@ SAME_PRICE = 1e-6
 Observer = Callable[[float, Outputs, Mapping[str, Count]], None]
 """Called after each tick with the monotonic time, what the tick saw, and the cumulative counts per SLO."""
 
+
+Listener = Callable[[tuple[TurnRecord, ...], float], None]
+"""Called with the records of a report, once each, and the monotonic time."""
 
 EngineReadings = Callable[[], Mapping[str, Sequence[SloReading]]]
 """By model, what the engines' own metrics say (`control.signal: engine`)."""
@@ -76,6 +81,8 @@ class ControlLoop:
         self.monotonic = monotonic
         self.wall = wall
         self.observers: list[Observer] = []
+        self.listeners: list[Listener] = []
+        """Told of every record that is folded."""
         self.engine: EngineReadings | None = None
         """Set, the law runs on these readings instead of the routers' own."""
         self.reload_failed = ""
@@ -136,6 +143,11 @@ class ControlLoop:
         return self.publication.arms["main"]
 
     @property
+    def law(self) -> Law | None:
+        """As it starts with a model; None where none may move the price."""
+        return self._control.law
+
+    @property
     def ticks(self) -> int:
         """Ticks so far."""
         return self._control.ticks
@@ -153,6 +165,7 @@ class ControlLoop:
         accepted = self.intake.accept(report, now_s)
         if self.intake.totals.reports > folded:
             self.percentiles.fold(report.records, now_s)
+            self._tell(report.records, now_s)
         version = self.publication.version
         # A router that this process has not met may act on a version that an earlier process published, not stored.
         if report.policy_version > version or (first and report.policy_version == version and self._differs(report)):
@@ -161,6 +174,14 @@ class ControlLoop:
             log.warning("%s: going on above it", why)
             self._publish(raised(self.publication, report.policy_version + 1, report.prices, why))
         return accepted
+
+    def _tell(self, records: tuple[TurnRecord, ...], now_s: float) -> None:
+        for listener in self.listeners:
+            try:
+                listener(records, now_s)
+            except Exception:
+                self.observer_errors += 1
+                log.exception("a listener to records went wrong")
 
     def _differs(self, report: Report) -> bool:
         """The router's prices are not those that were published under its version."""
@@ -250,6 +271,7 @@ class ControlLoop:
             routers=routers,
             heard=self._reports > reports,
             pinned=self.config.pin_x is not None or bool(self.intake.pins(now_s)),
+            observing=self.config.observe,
             stalled=stalled,
             busy=self.intake.busy(now_s),
             misses={model: misses(self.config.slos, model, before, self._judged) for model in self.intake.tallies},

@@ -178,10 +178,12 @@ class Safety:
         return replace(now, silent=self.silent + 1, busy=self.busy or signs.in_flight)
 
     def _judged(self, signs: Signs) -> Safety:
+        if signs.observing:
+            return self._into(State.SHADOW, Why.OBSERVING)
         if signs.pinned:
             return self._settled()._into(State.PINNED, Why.PINNED)
-        if signs.observing or not signs.law:
-            return self._into(State.SHADOW, Why.OBSERVING if signs.observing else Why.NO_LAW)
+        if not signs.law:
+            return self._into(State.SHADOW, Why.NO_LAW)
         if not signs.routers:
             known = self._settled() if self.pace else self
             return replace(known, silent=0, busy=False)._into(State.OFFLINE, Why.NO_ROUTERS)

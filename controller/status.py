@@ -235,6 +235,8 @@ def headline(loop: ControlLoop, now_s: float) -> str:
     if not loop.intake.speaking(now_s):
         return "No router reports any more. Routers that run go on with the last publication."
     pins = loop.intake.pins(now_s)
+    if loop.config.observe and not pins:
+        return f"Observing: {_pinned(loop.config.pin_x or 0.0)}, and nothing that the law comes to is acted upon."
     if pins or loop.config.pin_x is not None:
         shares = sorted(set(pins.values())) or [loop.config.pin_x or 0.0]
         told = " and ".join(_pinned(x) for x in shares)

@@ -52,6 +52,12 @@ ConnectorAddress = Annotated[
 SloOption = Annotated[Path | None, typer.Option("--slo", help="SLO file.")]
 Table = Annotated[list[Path] | None, typer.Option(help="Table artefact of `trimtab calibrate`; repeatable.")]
 PinX = Annotated[str | None, typer.Option(help="Fixed share of local turns: 0..1, x0 or x1; no control.")]
+Observe = Annotated[
+    bool | None,
+    typer.Option(
+        "--observe/--no-observe", help="Act as pinned (--pin-x, default x0) and show what control would have done."
+    ),
+]
 Host = Annotated[str | None, typer.Option(help="Where clients connect; default 127.0.0.1.")]
 Port = Annotated[int | None, typer.Option(help="Default 8000.")]
 AdminPort = Annotated[int | None, typer.Option(help="Page, metrics and API on 127.0.0.1; default 9400.")]
@@ -142,6 +148,7 @@ def serve(
     slo: SloOption = None,
     table: Table = None,
     pin_x: PinX = None,
+    observe: Observe = None,
     host: Host = None,
     port: Port = None,
     admin_port: AdminPort = None,
@@ -159,6 +166,7 @@ def serve(
         slo,
         table,
         pin_x,
+        observe,
         host,
         port,
         admin_port,
@@ -239,6 +247,7 @@ def _settings(
     slo: Path | None,
     table: list[Path] | None,
     pin_x: str | None,
+    observe: bool | None,
     host: str | None,
     port: int | None,
     admin_port: int | None,
@@ -258,6 +267,7 @@ def _settings(
             "slo_path": str(slo.resolve()) if slo is not None else None,
             "slo_inline": False if slo is not None else None,
             "pin_x": None if pin_x is None else _share(pin_x),
+            "observe": observe,
             "host": host,
             "port": port,
             "admin_port": admin_port,
@@ -357,6 +367,8 @@ def _print(settings: Settings) -> None:
             "control",
             f"{settings.law}, start price {settings.price:g}, signal {settings.signal}"
             if settings.pin_x is None
+            else f"observing: acts as pinned to x={settings.pin_x:g}, {settings.law} in shadow; nothing else is changed"
+            if settings.observe
             else f"pinned to x={settings.pin_x:g}",
         ),
         ("state", settings.state_dir),

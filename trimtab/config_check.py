@@ -83,6 +83,7 @@ def effective(settings: Settings, environment: Mapping[str, str]) -> dict[str, o
             "signal": settings.signal,
             "priority": settings.priority,
             "pin_x": settings.pin_x,
+            "observe": settings.observe,
             "webhook": without_secrets(settings.webhook, path=True) or "none",
             "webhook_secret_env": secret(settings.webhook_secret_env),
             "alertmanagers": [without_secrets(url) for url in settings.alertmanagers],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +13,7 @@ from controller.alerts_api import mount_alerts
 from controller.config import ControlConfig
 from controller.engines import EngineNode
 from controller.laws.protocol import Priority
+from controller.observe_status import join
 from controller.observed import AlertCollector, EngineCollector, alert_status, engine_status
 from controller.scrape import Scraper
 from router.nodes import endpoints
@@ -22,6 +24,8 @@ from .policies import artefacts, tables_of
 from .processes import StartError, admin_url, secret_from_env, state_dir
 from .reload import Reloader, ReloadState, fresh, on_hangup
 from .settings import Settings, prefix_of
+
+log = logging.getLogger("trimtab.control")
 
 ROLES = frozenset(role.value for role in Role)
 
@@ -48,6 +52,7 @@ def control_config(settings: Settings) -> ControlConfig:
             mode=settings.mode,
             start_price=settings.price,
             pin_x=settings.pin_x,
+            observe=settings.observe,
             law=settings.law,
             priority=Priority(settings.priority),
             title="" if settings.model == "*" else ", ".join(each.model for each in settings.each_model),
@@ -108,6 +113,12 @@ def _extend(control: Control, settings: Settings) -> None:
         control.scheduler.add(job)
     control.registry.register(AlertCollector(alerting))
     loop.sections["alerts"] = lambda: alert_status(alerting)
+    if settings.observe:
+        join(loop, control.registry.register)
+        log.info(
+            "observe: routers act as pinned to x=%g; what the law comes to is shown, and changes nothing",
+            settings.pin_x or 0.0,
+        )
     loop.redeclared += [
         lambda declaration: scraper.redeclare(declaration.slos),
         alerting.redeclare,

@@ -91,6 +91,7 @@ async def install(
     *,
     speed: float = 1.0,
     pin_x: float | None = None,
+    observe: bool = False,
 ) -> Installation:
     """Start an emulated fleet, router and controller, and wait until they serve. Raises LiveError."""
     ready_file = folder / "fleet.json"
@@ -108,7 +109,7 @@ async def install(
             role: [url for name, url in told["urls"].items() if name.startswith(letter)]
             for letter, role in (("P", "prefill"), ("D", "decode"), ("R", "replica"))
         }
-        await _serve(installation, pools, slos, source="emulated", pin_x=pin_x, tables=())
+        await _serve(installation, pools, slos, source="emulated", pin_x=pin_x, tables=(), observe=observe)
     except BaseException:
         installation.stop()
         raise
@@ -144,6 +145,7 @@ async def _serve(
     source: str,
     pin_x: float | None,
     tables: Sequence[Path],
+    observe: bool = False,
 ) -> None:
     folder, port, admin_port = installation.folder, free_port(), free_port()
     config = folder / "trimtab.yaml"
@@ -160,8 +162,9 @@ async def _serve(
         "slos": [slo_values(slo) for slo in slos],
         "router": {"drain": "5s"},
     }
-    if pin_x is not None:
-        document["control"] = {"pin_x": pin_x}
+    control = {**({} if pin_x is None else {"pin_x": pin_x}), **({"observe": True} if observe else {})}
+    if control:
+        document["control"] = control
     config.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
     serving = _start(folder, "serve", [str(config)])
     installation.processes.append(serving)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -180,5 +181,10 @@ def _first_publication(settings: Settings, cache: TableCache, last: LastPublicat
     kept = last.load()
     if kept is not None:
         log.info("starting from publication %d on disk", kept.version)
-        return kept
+        return kept if settings.pin_x is None else _pinned(kept, settings.pin_x)
     return Publication(0, {"main": first_policy(settings, found, 0)})
+
+
+def _pinned(kept: Publication, x: float) -> Publication:
+    """What an earlier start published may not act where this one is pinned, be the control process there or not."""
+    return replace(kept, arms={name: replace(policy, pin_x=x) for name, policy in kept.arms.items()})

@@ -22,6 +22,7 @@ environment > file.
     slo_file: slo.yaml                    # in the place of these
     control: {law: z_integral, priority: balanced, price: 0.4, table: load_aware, signal: router,
               webhook: http://127.0.0.1:9093/hook}
+    #         observe: true               # act as pinned (pin_x, default 0) and show what control would have done
     #         alertmanagers: [http://am-0:9093, http://am-1:9093]
     router: {conversation: chain, idle: 60m, first_byte_timeout: 120s, gap_timeout: 60s, p_down: local,
              tenants: {assistants: TRIMTAB_KEYS_ASSISTANTS}}      # names that SLOs may match, and where their keys are
@@ -62,7 +63,7 @@ from slos import phrases
 from slos.deliver import shown_url
 from slos.document import compose
 from slos.files import load_slo_file
-from slos.nodes import REFUSED, Spot, fields, items, own_fields, pairs, scalar
+from slos.nodes import REFUSED, Spot, boolean, fields, items, own_fields, pairs, scalar
 from slos.nodes import names as texts
 from slos.objective import Slo
 from slos.policy import UNDECLARED, Declaration
@@ -84,6 +85,8 @@ _OWN_OF_A_MODEL: dict[str, Any] = {
 """What one model's settings do not take from another's."""
 LEASE_MARGIN_S = ConnectorOptions().margin_s
 SIGNALS = ("router", "engine")
+OBSERVED_X = 0.0
+"""What observe mode does unless told otherwise: all through P, as a router without a policy of its own does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,7 @@ class Settings:
     webhook_secret_env: str = ""
     alertmanagers: tuple[str, ...] = ()
     pin_x: float | None = None
+    observe: bool = False
     api_keys_env: str = ""
     tenants: tuple[tuple[str, str], ...] = ()
     """(name, environment variable with its API keys)."""
@@ -175,6 +179,7 @@ class Settings:
         return replace(
             self,
             state_dir=folder,
+            pin_x=OBSERVED_X if self.observe and self.pin_x is None else self.pin_x,
             forward_headers=check_forwarded(self.forward_headers),
             further=tuple(replace(other, state_dir=folder) for other in self.each_model[1:]),
         )
@@ -569,6 +574,7 @@ class _Reader:
             "webhook_secret_env",
             "alertmanagers",
             "pin_x",
+            "observe",
         )
         found = fields(spot, keys) or {}
         choices = {"law": tuple(LAWS), "priority": tuple(Priority), "table": MODES, "signal": SIGNALS}
@@ -590,6 +596,10 @@ class _Reader:
             if key in found:
                 self._text(found[key], key, example)
 
+        if "observe" in found:
+            observe = boolean(found["observe"])
+            if observe is not None:
+                self._values["observe"] = observe
         if "alertmanagers" in found:
             self._alertmanagers(found["alertmanagers"])
 

@@ -26,6 +26,7 @@ import numpy as np
 
 from controller.guard import Around, Guards, guarded
 from controller.laws.protocol import Law
+from controller.observe import Shadow
 from controller.safety import State
 from controller.tick import TICK_S, ControlState, ModelOutput
 from emulator.events import Events
@@ -137,6 +138,7 @@ class Simulation:
         kv_events: bool = False,
         routers: int = 1,
         told_share: float = 1.0,
+        shadow: Shadow | None = None,
     ) -> None:
         self.events = Events()
         self.fleet = Fleet(topology, profile, self.events, profiles=profiles, connector=connector)
@@ -152,6 +154,8 @@ class Simulation:
         self.held_s: dict[str, float] = {}
         """How long turns waited for a place in the client, by request id; those that did."""
         self.on_record = on_record
+        self.shadow = shadow
+        """Told what the controller is told; nothing comes back from it."""
         publication = Publication(1, {"main": policy})
         if self.fleet.appends:
             arms = {"main": policy, "append": replace(policy, pin_x=append_x)}
@@ -178,7 +182,8 @@ class Simulation:
         self.core = self.routers.cores[0]
         """The first router; there is no other unless `routers` says so."""
         self.state = ControlState(publication, law)
-        self.told = Told(profile.model, slos, share=told_share, seed=seed)
+        observed = None if shadow is None else lambda record: shadow.take((record,), self.events.now_s)
+        self.told = Told(profile.model, slos, share=told_share, seed=seed, also=observed)
         self.tallies = self.told.tallies
         self.guards: Guards = {}
         self.profile = profile
@@ -459,6 +464,8 @@ class Simulation:
         self.state, self.guards, outputs = ticked.control, ticked.guards, ticked.outputs
         if outputs.publication is not None:
             self.routers.swap(outputs.publication)
+        if self.shadow is not None:
+            self.shadow.tick(now)
         tally, state = self.tallies[self._model], self.guards[self._model].safety.state
         self.ticks.append(TickView(now, outputs.models[self._model], tally.later_turns, tally.local_turns, state))
         self.events.after(TICK_S, self._tick)

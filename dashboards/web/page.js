@@ -142,7 +142,9 @@ function drawBanners() {
   }
   if (status !== null) {
     const pin = status.pin, pinned = Object.entries(pin.routers);
-    if (pinned.length || pin.configured_x !== null) {
+    if (status.observe && !pinned.length) {
+      found.push(banner("info", "Observing", "Routers act as pinned to x=" + pin.configured_x + ". What control comes to is shown below and changes nothing."));
+    } else if (pinned.length || pin.configured_x !== null) {
       const x = pinned.length ? pinned.map(([name, share]) => name + ": x=" + share).join(", ") : "x=" + pin.configured_x + " by configuration";
       const who = pin.x === null ? "" : " By " + (pin.by || "unknown") + (pin.at ? ", " + new Date(pin.at).toLocaleString([], { hour12: false }) : "") + ".";
       found.push(banner("info", "Pinned", x + ". The price is held until the pin is lifted." + who));
@@ -435,6 +437,27 @@ function drawSlos(model) {
   table("slos", columns, rows, "No SLO is declared: nothing drives the price.");
 }
 
+// Observe mode: served turns as they were, and as they would have been at the price where the law in shadow stands.
+function drawObserved(name) {
+  const observed = view.status.observe, card = $("observed");
+  const seen = observed && observed.models && name !== null ? observed.models[name] : null;
+  card.hidden = !observed;
+  if (!observed) return;
+  const [told, notes] = [card.querySelector(".told"), card.querySelector(".none")];
+  told.textContent = observed.error ? "It went wrong: " + observed.error : seen ? seen.headline : "Nothing to compare yet.";
+  notes.textContent = [...(seen ? seen.cautions.map((each) => each.what) : []), observed.label || ""].filter((text) => text).join("; ") + ".";
+  const range = (side) => (side.low_s === null && side.high_s === null ? "" : `${seconds(value(side.low_s))} to ${side.high_s === null ? "unknown" : seconds(value(side.high_s))}`);
+  const columns = [["over " + ago(seen ? seen.span_s : 0)], ["as it is", "n"], ["sampled within", "n roomy dim"], ["had control acted", "n"], ["sampled within", "n roomy dim"], ["turns", "n"]];
+  const rows = seen === null ? [] : [["P99 TTFT", seen.ttft], ["P99 TPOT", seen.tpot]].map(([what, side]) => [
+    what, seconds(value(side.acted.value_s)), range(side.acted), seconds(value(side.shadow.value_s)), range(side.shadow), count(side.acted.n)]);
+  for (const slo of seen === null ? [] : seen.slos) {
+    const share = (side) => word(side.value === null ? "–" : percent(side.value, 2), side.value > slo.allowed_share ? "bad" : "");
+    const within = (side) => (side.value === null ? "" : `${percent(side.low, 2)} to ${percent(side.high, 2)}`);
+    rows.push([`miss ${slo.slo} (${seconds(slo.threshold_s)}, ${percent(slo.allowed_share, 1)} may)`, share(slo.share.acted), within(slo.share.acted), share(slo.share.shadow), within(slo.share.shadow), count(slo.turns)]);
+  }
+  table("observe", columns, rows, "Turns are compared some 20 s after they end.");
+}
+
 function drawNodes() {
   const columns = [["node", "id"], ["role", "roomy"], ["state"], ["sequences", "n"], ["queue", "n"], ["KV memory", "whole"], ["address", "dim roomy"]];
   const rows = view.status.nodes.map((node) => {
@@ -486,6 +509,7 @@ function draw() {
   const name = chooseModel(), model = name === null ? null : status.models[name];
   drawTop(name);
   drawCharts(name, model);
+  drawObserved(name);
   drawSlos(model);
   drawNodes();
   drawRouters();

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from slos.files import load_slo_file
 from slos.objective import Match, Signal, Slo
 from slos.spec import SpecError
+from trimtab.cli_serve import _settings
 from trimtab.processes import StartError, installation_secret, read_settings, save_settings, secret_from_env
 from trimtab.settings import Settings, parse_settings
 
@@ -254,3 +256,30 @@ def test_conflicts_are_told_at_once():
     assert len(settings.conflicts()) == 4
     with pytest.raises(ValueError, match=r"(?s)admin\.host.*price.*nobody decodes"):
         settings.checked()
+
+
+def test_observing_acts_as_pinned_to_x0_unless_another_share_is_given():
+    plain = GOOD.replace("control: {law: aimd,", "control: {law: aimd, observe: true,").replace(
+        "host: 0.0.0.0", "host: 127.0.0.1"
+    )
+    settings = parsed(plain)
+    assert settings.observe and settings.pin_x is None
+    assert settings.checked().pin_x == 0.0
+    assert dataclasses.replace(settings, pin_x=0.5).checked().pin_x == 0.5
+    assert dataclasses.replace(settings, observe=False).checked().pin_x is None
+    (told,) = complaints(GOOD.replace("control: {law: aimd,", "control: {law: aimd, observe: maybe,"))
+    assert "not a boolean" in told
+
+
+def test_a_flag_decides_over_the_file_whether_anything_is_observed(tmp_path):
+    path = tmp_path / "trimtab.yaml"
+    path.write_text(
+        "version: 1\nmodels: {m: {decode: ['http://127.0.0.1:1']}}\ncontrol: {observe: true, pin_x: 1}\n", "utf-8"
+    )
+    arguments: dict[str, object] = dict.fromkeys(inspect.signature(_settings).parameters)
+    found = _settings(**{**arguments, "config": path})
+    assert (found.observe, found.pin_x) == (True, 1.0)
+    found = _settings(**{**arguments, "config": path, "observe": True, "pin_x": "x0"})
+    assert (found.observe, found.pin_x) == (True, 0.0)
+    found = _settings(**{**arguments, "config": path, "observe": False})
+    assert (found.observe, found.pin_x) == (False, 1.0)
