@@ -111,6 +111,10 @@ def _scenario(scenario: Scenario) -> dict[str, object]:
         "append_x": scenario.append_x,
         "link": scenario.link,
         "bandwidth_gb_s": scenario.bandwidth_gb_s,
+        "kv_tokens": dict(scenario.kv_tokens),
+        "table": scenario.table.value,
+        "routers": scenario.routers,
+        "told": scenario.told_share,
         "client": {
             "max_in_flight": scenario.client.max_in_flight,
             "timeout_s": scenario.client.timeout_s if isfinite(scenario.client.timeout_s) else None,
@@ -125,6 +129,7 @@ def _scenario(scenario: Scenario) -> dict[str, object]:
                 "traffic": [[source.name, _mean_hz(arrivals)] for source, arrivals in phase.traffic],
                 "recorded": len(phase.recorded),
                 "out": list(phase.out),
+                "slos": [_slo(slo) for slo in scenario.slos_of(at)],
             }
             for at, phase in enumerate(scenario.phases)
         ],

@@ -43,6 +43,7 @@ from .scenario_traffic import TrafficReader, read_mixes
 from .scenarios import Scenario, with_slos
 from .shipped import read as read_table
 from .simulate import EAGER, Client
+from .wrong_tables import TableState
 
 VERSION = 1
 FILE_KEYS = (
@@ -54,7 +55,11 @@ FILE_KEYS = (
     "profiles",
     "append_x",
     "link",
+    "kv",
     "tables",
+    "table",
+    "routers",
+    "told",
     "slos",
     "slo_file",
     "settle",
@@ -68,7 +73,7 @@ FILE_KEYS = (
     "seeds",
     "sweep",
 )
-PHASE_KEYS = ("label", "duration", "traffic", "out")
+PHASE_KEYS = ("label", "duration", "traffic", "out", "slos")
 LINK_KEYS = ("kind", "bandwidth")
 FAULT_KEYS = ("kind", "at", "for", "node", "factor", "bandwidth")
 CLIENT_KEYS = ("max_in_flight", "timeout")
@@ -76,6 +81,7 @@ DEFAULT_SETTLE_S = 60.0
 DEFAULT_POLICIES = ("controller", "price_0.4", "dynamo", "threshold_1536", "x0", "x1")
 DEFAULT_SEEDS = 3
 MAX_SEEDS = 1000
+MAX_ROUTERS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +109,7 @@ def read_experiment(root: Spot, folder: Path, data: Path | None) -> Experiment |
     topology, nodes = _topology(top["topology"]) if "topology" in top else ("", None)
     load = values.number(top["load"], 0, 1000, "0.85") if "load" in top else 1.0
     traffic = TrafficReader(read_mixes(top["mixes"]) if "mixes" in top else {}, data or folder, load or 0.0)
-    phases = _phases(top["phases"], traffic, nodes) if "phases" in top else ()
+    phases, own_slos = _phases(top["phases"], traffic, nodes) if "phases" in top else ((), ())
     slos = _slos(root, top, folder)
     settle = values.seconds(top["settle"], "60s", zero=True) if "settle" in top else DEFAULT_SETTLE_S
     first = values.seconds(top["first_settle"], "60s", zero=True) if "first_settle" in top else None
@@ -111,6 +117,10 @@ def read_experiment(root: Spot, folder: Path, data: Path | None) -> Experiment |
     seeds = _seeds(top["seeds"]) if "seeds" in top else tuple(range(DEFAULT_SEEDS))
     link, bandwidth = _link(top["link"]) if "link" in top else (None, None)
     profiles = _profiles(top["profiles"], topology, nodes) if "profiles" in top else ()
+    kv_tokens = _kv(top["kv"], topology, nodes) if "kv" in top else ()
+    table = values.one_of(top["table"], tuple(TableState)) if "table" in top else TableState.SHIPPED
+    routers = values.whole(top["routers"], 1, "3", MAX_ROUTERS) if "routers" in top else 1
+    told = values.number(top["told"], 0.001, 1, "0.1") if "told" in top else 1.0
     append_x = values.number(top["append_x"], 0, 1, "0.83") if "append_x" in top else 1.0
     faults = _faults(top["faults"], nodes) if "faults" in top else ()
     client = _client(top["client"]) if "client" in top else EAGER
@@ -135,6 +145,11 @@ def read_experiment(root: Spot, folder: Path, data: Path | None) -> Experiment |
         faults,
         client,
         tables,
+        TableState(table or TableState.SHIPPED),
+        tuple(own or slos for own in own_slos) if any(own_slos) else (),
+        kv_tokens,
+        routers or 1,
+        told or 1.0,
     )
     _judged(top, scenario)
     return Experiment(scenario, policies, seeds)
@@ -154,8 +169,12 @@ def _topology(spot: Spot) -> tuple[str, tuple[str, ...] | None]:
     return text, tuple(f"{role}{at}" for role, count in roles.items() for at in range(count))
 
 
-def _phases(spot: Spot, traffic: TrafficReader, nodes: tuple[str, ...] | None) -> tuple[Phase, ...]:
+def _phases(
+    spot: Spot, traffic: TrafficReader, nodes: tuple[str, ...] | None
+) -> tuple[tuple[Phase, ...], tuple[tuple[Slo, ...], ...]]:
+    """The phases, and the SLOs of each; none where it has none of its own."""
     phases: list[Phase] = []
+    own_slos: list[tuple[Slo, ...]] = []
     for number, item in enumerate(items(spot) or (), start=1):
         found = fields(item, PHASE_KEYS)
         if found is None or not values.has_all(item, found, ("duration", "traffic")):
@@ -166,7 +185,8 @@ def _phases(spot: Spot, traffic: TrafficReader, nodes: tuple[str, ...] | None) -
         out = _out(found["out"], nodes) if "out" in found else ()
         if label is not None and duration_s is not None:
             phases.append(Phase(label, duration_s, starts.streams, out, starts.recorded))
-    return tuple(phases)
+            own_slos.append(read_slos(found["slos"]) or () if "slos" in found else ())
+    return tuple(phases), tuple(own_slos)
 
 
 def _out(spot: Spot, nodes: tuple[str, ...] | None) -> tuple[str, ...]:
@@ -202,11 +222,13 @@ def _slos(root: Spot, top: dict[str, Spot], folder: Path) -> tuple[Slo, ...] | N
 
 def _judged(top: dict[str, Spot], scenario: Scenario) -> None:
     """A run is judged by one P99 of TTFT and one of TPOT, and outside of what is left to settle."""
-    try:
-        with_slos(scenario, scenario.slos)
-    except ValueError as error:
-        message, _, fix = str(error).partition("; ")
-        top["slos" if "slos" in top else "slo_file"].complain("E307", message, fix)
+    for slos in dict.fromkeys((scenario.slos, *scenario.phase_slos)):
+        try:
+            with_slos(scenario, slos)
+        except ValueError as error:
+            message, _, fix = str(error).partition("; ")
+            place = "phases" if slos is not scenario.slos else "slos" if "slos" in top else "slo_file"
+            top[place].complain("E307", message, fix)
     for at, phase in enumerate(scenario.phases):
         if scenario.settle_of(at) >= phase.duration_s:
             message = f"nothing of phase {quoted(phase.label)} is judged: it settles as long as it lasts"
@@ -253,6 +275,14 @@ def _profiles(spot: Spot, topology: str, nodes: tuple[str, ...] | None) -> tuple
     found = fields(spot, (*roles, *(nodes or ()))) or {}
     named = [(where, values.one_of(inside, tuple(PROFILES))) for where, inside in found.items()]
     return tuple((where, name) for where, name in named if name is not None)
+
+
+def _kv(spot: Spot, topology: str, nodes: tuple[str, ...] | None) -> tuple[tuple[str, int], ...]:
+    """KV memory by node or role."""
+    roles = tuple(role.value for role in parse_topology(topology)) if topology else ()
+    found = fields(spot, (*roles, *(nodes or ()))) or {}
+    read = [(where, values.whole(inside, 1, "300000")) for where, inside in found.items()]
+    return tuple((where, tokens) for where, tokens in read if tokens is not None)
 
 
 def _faults(spot: Spot, nodes: tuple[str, ...] | None) -> tuple[Fault, ...]:

@@ -378,3 +378,39 @@ def test_every_profile_link_and_kind_of_fault_is_in_the_reference():
     reference = (CHECKOUT / "docs" / "reference" / "scenario-file.md").read_text()
     missing = [name for name in (*PROFILES, *LINKS, *FaultKind) if f"`{name}`" not in reference]
     assert not missing
+
+
+# -- other promises, fewer signals, more routers -----------------------------------------------------------------------
+
+
+def test_a_phase_may_promise_something_else(tmp_path):
+    own = "slos: [{name: t, objective: p99(ttft) <= 1s, match: {turn: '>=2'}}, {name: d, objective: p99(tpot) <= 29ms}]"
+    text = HEAD + PHASES + "  - {duration: 30s, traffic: [{mix: agent, rate: 0.9/s}], " + own + "}\n"
+    scenario = load(tmp_path, text).scenario
+    assert scenario.slos_of(0) == scenario.slos
+    assert [(slo.name, slo.threshold_s) for slo in scenario.slos_of(1)] == [("t", 1.0), ("d", 0.029)]
+
+
+def test_memory_routers_tables_and_what_is_told_are_read(tmp_path):
+    text = HEAD + PHASES + "kv: {D: 300000, D1: 200000}\nrouters: 3\ntold: 0.1\ntable: wrong\n"
+    scenario = load(tmp_path, text).scenario
+    assert scenario.kv_tokens == (("D", 300_000), ("D1", 200_000))
+    assert (scenario.routers, scenario.told_share, scenario.table.value) == (3, 0.1, "wrong")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("kv: {E0: 3000}\n", 'E101 kv."E0"'),
+        ("kv: {D0: none}\n", "E302 kv.D0"),
+        ("routers: 0\n", "E302 routers"),
+        ("told: 0\n", "E302 told"),
+        ("table: good\n", "E301 table"),
+        (
+            "  - {duration: 30s, traffic: [{mix: agent, rate: 1/s}], slos: [{name: d, objective: p99(tpot) <= 1s}]}\n",
+            "E307 phases",
+        ),
+    ],
+)
+def test_what_makes_no_sense_of_them_is_refused_at_its_place(tmp_path, text, words):
+    assert any(words in problem for problem in problems(tmp_path, HEAD + PHASES + text)), text

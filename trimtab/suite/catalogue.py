@@ -53,11 +53,11 @@ class Entry:
 
 NEWCOMER = Mix(
     "newcomer",
-    first=LogNormal(2500, 0.6, 300, 12000),
+    first=LogNormal(4500, 0.6, 300, 16000),
     later=((1.0, LogNormal(60, 0.8, 4, 400)),),
     output=LogNormal(120, 0.7, 8, 600),
-    think_s=LogNormal(6, 0.7, 1, 30),
-    turns_mean=2,
+    think_s=LogNormal(3, 0.7, 0.5, 15),
+    turns_mean=1.6,
     turns_low=1,
     turns_high=5,
 )
@@ -127,9 +127,9 @@ def _two_sided() -> list[tuple[Scenario, str]]:
                 "rush",
                 "A rush of new chats, then pastes, then the rush again",
                 (
-                    Phase("newcomers 3.2/s, agents 0.3/s", 240, ((NEWCOMER, 3.2), (AGENT, 0.3))),
-                    Phase("paste 1.1/s, agents 0.3/s", 240, ((PASTE, 1.1), (AGENT, 0.3))),
-                    Phase("newcomers 3.2/s, agents 0.3/s", 240, ((NEWCOMER, 3.2), (AGENT, 0.3))),
+                    Phase("newcomers 3/s, agents 0.25/s", 240, ((NEWCOMER, 3.0), (AGENT, 0.25))),
+                    Phase("paste 0.9/s, agents 0.2/s", 240, ((PASTE, 0.9), (AGENT, 0.2))),
+                    Phase("newcomers 3/s, agents 0.25/s", 240, ((NEWCOMER, 3.0), (AGENT, 0.25))),
                 ),
                 promises(2.5, 0.038),
             ),
@@ -186,7 +186,7 @@ def _one_sided() -> list[tuple[Scenario, str]]:
                         Phase("rag 0.7/s, 10 GB/s", 240, ((RAG, 0.7),)),
                         Phase("rag 0.7/s, 150 GB/s", 240, ((RAG, 0.7),)),
                     ),
-                    promises(2.0, 0.030),
+                    promises(2.5, 0.030),
                 ),
                 profile=_8B,
                 bandwidth_gb_s=150.0,
@@ -209,7 +209,7 @@ def _other() -> list[tuple[Scenario, str]]:
                     (_agents(0.9, 240), _agents(0.9, 360, label="stricter"), _agents(0.9, 240)),
                     usual,
                 ),
-                phase_slos=(usual, promises(1.0, 0.026), usual),
+                phase_slos=(usual, promises(0.95, 0.026), usual),
             ),
             "a little too strict for a while",
         ),
@@ -229,8 +229,8 @@ def _other() -> list[tuple[Scenario, str]]:
         (
             _made(
                 "mmpp",
-                "Bursts: agents at 0.5 or 1.3/s by turns",
-                (Phase("agents in bursts", 720, ((AGENT, Mmpp((0.5, 1.3), (60.0, 30.0))),)),),
+                "Bursts: agents at 0.5 or 1.5/s by turns",
+                (Phase("agents in bursts", 720, ((AGENT, Mmpp((0.5, 1.5), (60.0, 30.0))),)),),
                 promises(2.0, 0.040),
             ),
             "a modulated Poisson process",
@@ -241,9 +241,9 @@ def _other() -> list[tuple[Scenario, str]]:
                 "Five times the load for a minute",
                 (
                     Phase(
-                        "agents 0.25/s, five times that for a minute",
+                        "agents 0.3/s, five times that for a minute",
                         600,
-                        ((AGENT, FlashCrowd(0.25, 5.0, 180.0, 60.0)),),
+                        ((AGENT, FlashCrowd(0.3, 5.0, 180.0, 60.0)),),
                     ),
                 ),
                 promises(2.0, 0.040),
@@ -294,9 +294,21 @@ def _other() -> list[tuple[Scenario, str]]:
         ),
         (
             replace(
-                H4, name="d_kv_shortage", title="H4 with three quarters of the KV on D", kv_tokens=(("D", 300_000),)
+                _made(
+                    "d_kv_shortage",
+                    "A busier day with three fifths of the KV on D",
+                    (
+                        Phase("chat 4.2/s", 200, ((CHAT, 4.2),)),
+                        _agents(1.0, 200),
+                        _agents(0.65, 200, out=("P1",), label="agents 0.65/s, one P out"),
+                        Phase("paste 1.15/s", 200, ((PASTE, 1.15),)),
+                        _agents(1.0, 200),
+                    ),
+                    H4.slos,
+                ),
+                kv_tokens=(("D", 240_000),),
             ),
-            "too little KV on D: evicted conversations come back as whole prefills",
+            "evicted conversations come back as whole prefills, and that evicts others",
         ),
         (
             replace(H1, name="several_routers", title="H1 through three routers", routers=3),

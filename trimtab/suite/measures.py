@@ -17,10 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import isfinite, log, sqrt
+from math import log, sqrt
 from statistics import fmean, pvariance
-
-from slos.reduce import SloReading
 
 from ..scenarios import Scenario
 from ..simulate import TickView
@@ -122,22 +120,10 @@ def _variance(span: Sequence[TickView], settle_s: float) -> float | None:
 
 
 def _needless(ticks: Sequence[TickView], steps: Sequence[float]) -> int | None:
-    """A step belongs to the tick that decided it: the price of a view is that before its tick."""
-    bounds = [[_upper(reading) for reading in view.output.readings] for view in ticks]
-    if not any(bound is not None for row in bounds for bound in row):
-        return None
-    return sum(
-        step != 0 and bool(row) and all(bound is not None and bound <= 1 for bound in row)
-        for step, row in zip(steps, bounds, strict=False)
-    )
-
-
-def _upper(reading: SloReading) -> float | None:
-    """The upper bound of the share of turns over the SLO, in budgets; None where the reading has none."""
-    high = getattr(reading, "high", None)
-    if not isinstance(high, float | int) or not isfinite(high):
-        return None
-    return high / (1 - reading.slo.objective)
+    """Moves with both promises kept for sure; None where that was never known. A step belongs to the tick that decided
+    it: the price of a view is that before its tick."""
+    kept = [view.output.sides.ttft.kept and view.output.sides.tpot.kept for view in ticks]
+    return sum(step != 0 and sure for step, sure in zip(steps, kept, strict=False)) if any(kept) else None
 
 
 def _flags(scenario: Scenario, spans: Sequence[Sequence[TickView]]) -> Iterator[Flag]:

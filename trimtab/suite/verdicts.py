@@ -26,6 +26,8 @@ REVERSALS_PER_H = 60.0
 """More than one change of direction a minute, on average, is a limit cycle."""
 LIMIT_CYCLE_SD = 0.5
 """Of ln price: less than that is no cycle, however often it turns."""
+COLLAPSED, WELL = 0.7, 0.9
+"""Attainment of a phase that has collapsed, and of one that has not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ def verdicts(found: Sequence[Played], split: Split) -> list[Verdict]:
     for played in found:
         listed += _calm(played)
         listed += _flags(played)
+        listed += _collapses(played)
     false_flags = sum(_false_flags(played) for played in found)
     hours = sum(len(played.measures) * played.entry.scenario.duration_s for played in found) / 3600
     listed.append(_at_most("must", f"false flags in {hours:.1f} simulated hours", None, float(false_flags), 0))
@@ -105,6 +108,22 @@ def _flags(played: Played) -> Iterator[Verdict]:
     yield _at_most(
         "target", "seconds until an impossible promise is flagged, latest", played.entry.name, latest, within_s
     )
+
+
+def _collapses(played: Played) -> Iterator[Verdict]:
+    """Phases that collapsed under the controller and not under something else that ran on the same seed."""
+    best: dict[tuple[int, int], float] = {}
+    own: list[tuple[int, int, float]] = []
+    for policy, runs in played.outcome.runs.items():
+        for run in runs:
+            for at, phase in enumerate(run.score.phases):
+                attained = phase.attainment if phase.attainment is not None else 1.0
+                best[run.seed, at] = max(attained, best.get((run.seed, at), 0.0))
+                if policy == CONTROLLER:
+                    own.append((run.seed, at, attained))
+    lost = sum(attained < COLLAPSED and best[seed, at] >= WELL for seed, at, attained in own)
+    demand = "phases that collapsed, and did not under another policy"
+    yield _at_most("target", demand, played.entry.name, float(lost), 0)
 
 
 def _false_flags(played: Played) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from emulator.faults import check
@@ -53,7 +55,8 @@ def test_a_scenario_lasts_ten_to_seventeen_minutes_and_judges_a_part_of_each_pha
 
 @EACH
 def test_its_traffic_is_a_function_of_the_seed(entry):
-    assert entry.scenario.conversations(100) == entry.scenario.conversations(100) != entry.scenario.conversations(101)
+    short = entry.scenario.lasting(90)
+    assert short.conversations(100) == short.conversations(100) != short.conversations(101)
 
 
 @EACH
@@ -118,3 +121,8 @@ def test_what_tuning_froze_is_read_with_how_it_was_found():
     split = parse_split(GOOD + "frozen: {tuned_threshold: {policy: threshold_1536, found: trimtab scenarios tune}}")
     assert split.frozen["tuned_threshold"].policy == "threshold_1536"
     assert split.use_of("a") == "tuning" and split.use_of("b") == "held_out"
+
+
+def test_the_reference_has_a_row_for_every_scenario():
+    text = (Path(__file__).parents[3] / "docs" / "reference" / "suite.md").read_text(encoding="utf-8")
+    assert all(f"| `{name}` |" in text for name in CATALOGUE)

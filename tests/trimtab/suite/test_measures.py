@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import log, sqrt
+from math import inf, log, sqrt
 
 import pytest
 
 from controller.feasibility import Feasibility, Relief
-from controller.laws.protocol import Action
+from controller.laws.protocol import Action, Side, Sides
+from controller.safety import State
 from controller.tick import TICK_S, ModelOutput
 from emulator.workload import Phase
 from slos.reduce import SloReading, binding
@@ -21,31 +21,22 @@ SLOS = promises(2.0, 0.040)
 SCENARIO = Scenario("s", "s", "p", "2P_2D", (Phase("a", 50.0), Phase("b", 50.0)), SLOS, settle_s=10.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Bounded(SloReading):
-    """A reading with an upper bound of the share of turns over its SLO."""
-
-    high: float = 0.0
-
-
 def views(
     severities: Sequence[tuple[float | None, float | None]],
     prices: list[float] | None = None,
     flagged: set[int] = frozenset(),  # type: ignore[assignment]
-    high: float | None = None,
+    high: float = inf,
 ) -> list[TickView]:
     """A tick every five seconds, 10 later turns in each; severities are (TTFT, TPOT)."""
     found = []
     for at, (ttft, tpot) in enumerate(severities):
         values = (None if ttft is None else 2.0 * ttft, None if tpot is None else 0.040 * tpot)
-        readings = tuple(
-            SloReading(slo, value) if high is None else Bounded(slo, value, high)
-            for slo, value in zip(SLOS, values, strict=True)
-        )
+        readings = tuple(SloReading(slo, value) for slo, value in zip(SLOS, values, strict=True))
+        sides = Sides(Side(ttft, high=high), Side(tpot, high=high))
         price = prices[at] if prices is not None else 0.4
         relief = Relief.BOTH if at in flagged else None
-        output = ModelOutput(readings, binding(readings), price, Action.HOLD, Feasibility(relief=relief))
-        found.append(TickView(TICK_S * (at + 1), output, 10 * (at + 1), 0))
+        output = ModelOutput(readings, binding(readings), price, Action.HOLD, Feasibility(relief=relief), sides)
+        found.append(TickView(TICK_S * (at + 1), output, 10 * (at + 1), 0, State.ACTIVE))
     return found
 
 
@@ -87,8 +78,8 @@ def test_reversals_are_changes_of_direction_between_moves():
 def test_moves_are_needless_where_both_upper_bounds_are_inside_the_budget():
     prices = [1.0, 1.1, 1.2, *[1.2] * 17]
     assert measured(SCENARIO, views([CALM] * 20, prices)).needless_moves is None, "readings without bounds"
-    assert measured(SCENARIO, views([CALM] * 20, prices, high=0.009)).needless_moves == 2
-    assert measured(SCENARIO, views([CALM] * 20, prices, high=0.011)).needless_moves == 0
+    assert measured(SCENARIO, views([CALM] * 20, prices, high=0.9)).needless_moves == 2
+    assert measured(SCENARIO, views([CALM] * 20, prices, high=1.1)).needless_moves == 0
 
 
 def test_a_flag_is_counted_when_it_goes_up():
