@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
 
 from router.core import Waiting
 from router.policy import ANY_MODEL, Policy, Weights
@@ -58,9 +57,8 @@ class Guard:
         return min(self.bounds.high, max(self.bounds.low, price))
 
     def outside(self, price: float) -> bool:
-        """More than rounding explains. Prices of 0 and infinity are an operator's and of no law's concern."""
-        low, high = self.bounds.low * (1 - ULPS), self.bounds.high * (1 + ULPS)
-        return 0 < price < inf and not low <= price <= high
+        """More than rounding explains."""
+        return not self.bounds.low * (1 - ULPS) <= price <= self.bounds.high * (1 + ULPS)
 
 
 Guards = Mapping[str, Guard]
@@ -134,7 +132,7 @@ def guarded(
     policy, at_tick = before.arms["main"], control.ticks
     found = {model: _judged(guards.get(model, Guard()), policy, tally, law, around) for model, tally in tallies.items()}
     outputs: dict[str, ModelOutput] = {}
-    for steered, models in _groups(found, law, control.envelope.prices):
+    for steered, models in _groups(found, policy, law, control.envelope.prices):
         group = {model: tallies[model] for model in models}
         ticked, seen = tick(replace(control, law=steered), group, late, now_s, engine)
         control, outputs = replace(ticked, law=law, ticks=at_tick), {**outputs, **seen.models}
@@ -203,12 +201,13 @@ def _judged(guard: Guard, policy: Policy, tally: Tallies, law: Law | None, aroun
     )
 
 
-def _groups(found: Mapping[str, Guard], law: Law | None, prices: PriceRange) -> list[tuple[Law | None, list[str]]]:
-    """Models by the law that they are ticked with; one group without models, for a tick is a tick."""
+def _groups(found: Guards, policy: Policy, law: Law | None, prices: PriceRange) -> list[tuple[Law | None, list[str]]]:
+    """Models by the law that they are ticked with; one group without models, for a tick is a tick. A price outside its
+    bounds is clipped first and moved by the law from there."""
     groups: dict[tuple[float, PriceRange] | None, list[str]] = {}
     for model, guard in found.items():
-        limits = (guard.safety.gain, guard.bounds) if guard.safety.may_move and law is not None else None
-        groups.setdefault(limits, []).append(model)
+        moves = guard.safety.may_move and law is not None and not guard.outside(policy.weights_for(model).price)
+        groups.setdefault((guard.safety.gain, guard.bounds) if moves else None, []).append(model)
     laws: list[tuple[Law | None, list[str]]] = []
     for limits, models in groups.items():
         if limits is None or law is None:
