@@ -45,7 +45,7 @@ def bounds(
 
 def weights(guard: Guard, policy: Policy, model: str, wanted: Weights, hold: bool) -> Command:
     """Other weights at once. The law goes on from them, or with `hold` they stay until `resume`."""
-    if not hold and (guard.outside(wanted.price) or wanted.w_ttft == 0 or wanted.w_tpot == 0):
+    if not hold and guard.outside(wanted.price):
         raise ValueError(
             f"price {wanted.price:g} is not within the bounds {_range(guard.bounds)}, so no law can go on from there: "
             "hold it, or widen the bounds first"

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
 
 from router.core import Waiting
 from router.policy import ANY_MODEL, Policy, Weights
@@ -57,9 +56,8 @@ class Guard:
         return min(self.bounds.high, max(self.bounds.low, price))
 
     def outside(self, price: float) -> bool:
-        """More than rounding explains. Prices of 0 and infinity are an operator's and of no law's concern."""
-        low, high = self.bounds.low * (1 - ULPS), self.bounds.high * (1 + ULPS)
-        return 0 < price < inf and not low <= price <= high
+        """More than rounding explains."""
+        return not self.bounds.low * (1 - ULPS) <= price <= self.bounds.high * (1 + ULPS)
 
 
 Guards = Mapping[str, Guard]
@@ -113,7 +111,9 @@ def guarded(
     late, law, before = list(waiting), control.law, control.publication
     policy, at_tick = before.arms["main"], control.ticks
     found = {model: _judged(guards.get(model, Guard()), policy, tally, law, around) for model, tally in tallies.items()}
-    reins = {model: _rein(guard, control.envelope.prices) for model, guard in found.items()}
+    reins = {
+        model: _rein(guard, policy.weights_for(model).price, control.envelope.prices) for model, guard in found.items()
+    }
     control, seen = tick(_known(control, guards), tallies, late, now_s, engine, reins)
     outputs = seen.models
     after: dict[str, Guard] = dict(guards)
@@ -181,9 +181,10 @@ def _judged(guard: Guard, policy: Policy, tally: Tallies, law: Law | None, aroun
     )
 
 
-def _rein(guard: Guard, prices: PriceRange) -> Rein:
-    """How far the law may go: not at all, or within the bounds."""
-    if not guard.safety.may_move:
+def _rein(guard: Guard, price: float, prices: PriceRange) -> Rein:
+    """How far the law may go: not at all, or within the bounds. A price outside them is clipped first, and moved from
+    there."""
+    if not guard.safety.may_move or guard.outside(price):
         return Rein(gain=0.0)
     return Rein(guard.safety.gain, prices.sigma(guard.bounds.high), prices.sigma(guard.bounds.low))
 

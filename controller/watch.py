@@ -43,7 +43,7 @@ class Misses:
         """More misses than chance explains, and far more than allowed."""
         if self.bad < MIN_BAD:
             return False
-        low = Exceedance(self.bad, self.valid).estimate(0.0).low
+        low = Exceedance(min(self.bad, self.valid), self.valid).estimate(0.0).low
         return low is not None and low > FAR * self.epsilon
 
 

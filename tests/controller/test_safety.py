@@ -153,7 +153,7 @@ def wrong(safety: Safety) -> Safety:
     level, tick, dice = 0.0, 0, Random(1)
     while safety.reason is not Why.WRONG_SIGN:
         assert tick < 5 * EVERY_TICKS * MOVES
-        level += dice.choice((-0.1, 0.1)) if tick % EVERY_TICKS == 0 else 0.0
+        level += dice.choice((-0.1, 0.1)) if tick % (2 * EVERY_TICKS) == EVERY_TICKS else 0.0
         safety = safety.after(replace(GOOD, price=0.4 * 2.718**level, home_price=HOME, balance=level))
         tick += 1
     return safety
