@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import inf, log
 
@@ -15,12 +15,11 @@ from controller.commands import bounds, resume, weights
 from controller.feasibility import Feasibility
 from controller.guard import ULPS, Around, Guard, Guarded, guarded
 from controller.laws.aimd import Aimd
-from controller.laws.protocol import Action, Adjustment, PriceRange
+from controller.laws.protocol import Action, Adjustment, PriceRange, Sides
 from controller.safety import HOME_TICKS, Safety, State, Why
 from controller.tick import ControlState, tick
 from controller.watch import Misses
 from router.policy import ANY_MODEL, Policy, Publication, TableKey, Weights
-from slos.reduce import Binding
 from tests.controller.records import MODEL, TPOT, TTFT, record
 from tests.router.samples import tables
 
@@ -36,8 +35,15 @@ class Push:
     def __init__(self, by: float) -> None:
         self.by = by
 
-    def step(self, sigma: float, binding: Binding) -> Adjustment:
-        return Adjustment(min(1.0, max(0.0, sigma + self.by)), Action.HOLD)
+    def step(self, sigma: float, sides: Sides) -> tuple[Push, Adjustment]:
+        return self, Adjustment(min(1.0, max(0.0, sigma + self.by)), Action.HOLD)
+
+    @property
+    def memory(self) -> Mapping[str, float]:
+        return {}
+
+    def remembering(self, memory: Mapping[str, float]) -> Push:
+        return self
 
 
 class Site:

@@ -224,6 +224,6 @@ def test_only_one_state_lets_the_law_move_and_only_one_has_a_target(signs):
         safety = safety.after(each)
         assert safety.may_move == (safety.state is State.ACTIVE)
         assert safety.target_price is None or safety.state is State.FALLBACK_HOME
-        assert each.pinned == (safety.state is State.PINNED)
+        assert (each.pinned and not each.observing) == (safety.state is State.PINNED)
         assert safety.state is State.ACTIVE or safety.moves == Moves()
         assert 0 < safety.gain <= 1 and safety.since_tick <= safety.ticks

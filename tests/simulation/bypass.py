@@ -23,6 +23,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from controller.laws.aimd import Aimd
 from emulator.fleet import Reply, Request
 from emulator.profiles import LLAMA_3_1_70B_H100_TP4
 from emulator.workload import AGENT, CHAT, RAG, ConversationPlan, Mix, Phase, conversations
@@ -102,7 +103,7 @@ def run(case: Case, arm: str, seed: int) -> Result:
         contender.policy,
         scenario.slos,
         seed=seed,
-        law=contender.law,
+        law=Aimd(),
         kv_events=arm == "events",
     )
     Bypass(simulation, conversations((phase,), np.random.default_rng([seed, 7])))

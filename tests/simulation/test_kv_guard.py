@@ -10,6 +10,7 @@ from math import inf
 import numpy as np
 import pytest
 
+from controller.laws.aimd import Aimd
 from emulator.fleet import Call, OnDone, OnFailed, OnFirst, Request
 from emulator.profiles import LLAMA_3_1_70B_H100_TP4
 from emulator.workload import AGENT, Phase, conversations
@@ -96,7 +97,7 @@ def short_of_kv(decider: Decider) -> Simulation:
         contender.policy,
         SHORT_OF_KV.slos,
         seed=100,
-        law=contender.law,
+        law=Aimd(),
         decider=decider,
         profiles={"D": half},
     )

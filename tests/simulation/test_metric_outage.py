@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from math import log
 
@@ -9,14 +10,13 @@ import numpy as np
 import pytest
 
 from controller.cells import WINDOW_TICKS
-from controller.laws.protocol import Action, Adjustment
+from controller.laws.protocol import Action, Adjustment, Sides
 from controller.safety import HOME_TICKS, MUTE_TICKS, STALE_TICKS, State
 from controller.tick import TICK_S
 from emulator.faults import Fault, FaultKind
 from emulator.profiles import LLAMA_3_1_8B_H100
 from emulator.workload import CHAT, Phase, conversations
 from router.policy import Policy, Weights
-from slos.reduce import Binding
 from tests.controller.records import TPOT, TTFT
 from trimtab.shipped import as_tables, shipped
 from trimtab.simulate import Simulation
@@ -30,8 +30,15 @@ HOME = 0.4
 class Creep:
     """Raises the price a little every tick, whatever it reads, so that a tick without a move shows."""
 
-    def step(self, sigma: float, binding: Binding) -> Adjustment:
-        return Adjustment(max(0.0, sigma - 0.01), Action.PROTECT_TPOT)
+    def step(self, sigma: float, sides: Sides) -> tuple[Creep, Adjustment]:
+        return self, Adjustment(max(0.0, sigma - 0.01), Action.PROTECT_TPOT)
+
+    @property
+    def memory(self) -> Mapping[str, float]:
+        return {}
+
+    def remembering(self, memory: Mapping[str, float]) -> Creep:
+        return self
 
 
 def run(out_for_s: float) -> tuple[list[State], list[float]]:

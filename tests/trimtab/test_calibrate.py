@@ -31,7 +31,7 @@ def results() -> list[CellResult]:
 
 
 def test_an_unknown_model_is_refused_with_the_known_ones():
-    with pytest.raises(CalibrationError, match=r"unknown model 'gpt'; known: llama-3\.1-70b-h100-tp4, llama-3\.1-8b"):
+    with pytest.raises(CalibrationError, match=r"unknown model 'gpt'; known: llama-3\.1-70b-a100-tp4, llama-3\.1-70b"):
         Plan("gpt", "2P_2D").checked()
 
 

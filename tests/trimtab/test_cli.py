@@ -253,7 +253,7 @@ def test_slo_check_needs_a_file():
 
 def test_an_unknown_model_is_refused_with_the_known_ones(tmp_path):
     arguments = ("calibrate", "--model", "gpt", "--topology", "2P_2D", "--out", tmp_path / "t.json")
-    assert "unknown model 'gpt'; known: llama-3.1-70b-h100-tp4, llama-3.1-8b-h100" in refused(*arguments)
+    assert "unknown model 'gpt'; known: llama-3.1-70b-a100-tp4, llama-3.1-70b-h100-tp4, llama-3.1-8b-h100" in refused(*arguments)
     assert not (tmp_path / "t.json").exists()
 
 
@@ -321,7 +321,7 @@ def test_a_few_cells_in_virtual_time_say_so_in_the_artefact(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "in virtual time, name --model (llama-3.1-70b-h100-tp4, llama-3.1-8b-h100, "),
+        ((), "in virtual time, name --model (llama-3.1-70b-a100-tp4, llama-3.1-70b-h100-tp4, llama-3.1-8b-h100, "),
         (("--cells", "small/tny@2"), "did you mean small/tiny@2?"),
         (("--qps", "fast"), "--qps 'fast': write rates, e.g. 0.5,1,2"),
         (("--decode", "http://127.0.0.1:1"), "--decode goes with --live"),
