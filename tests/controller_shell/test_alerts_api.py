@@ -13,7 +13,7 @@ import pytest
 from slos.counts import Count
 from slos.revisions import revision
 from tests.controller_shell.alerting_site import AlertingSite
-from tests.controller_shell.reports import SLOS, loop_in
+from tests.controller_shell.reports import SLOS, loop_in, report
 
 
 @pytest.fixture
