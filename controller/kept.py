@@ -24,6 +24,8 @@ from .store import Restored
 log = logging.getLogger("trimtab.control")
 
 DOCUMENT = "guards"
+MAX_MODELS = 64
+"""Names come and go over restarts. Those that an operator ordered something for stay, then the latest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,9 @@ def from_json(text: str | None) -> Kept:
     except (msgspec.MsgspecError, ValueError) as error:
         log.error("what was kept of bounds and held weights cannot be read, so there are none: %s", error)
         return Kept()
+    default = PriceRange()
+    order = sorted(models, key=lambda name: (models[name].held or models[name].bounds != default, models[name].since_s))
+    models = {name: models[name] for name in order[-MAX_MODELS:]}
     guards = {
         name: Guard(replace(each.safety, silent=0, busy=False), each.bounds, each.held, each.clips)
         for name, each in models.items()

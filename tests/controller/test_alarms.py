@@ -8,6 +8,7 @@ from controller.alarms import (
     SystemAlarms,
     Wrong,
     controller_stale,
+    fallen_back,
     kv_overrun,
     reload_failed,
     routers_silent,
@@ -51,6 +52,19 @@ def test_a_loop_that_stands_still_is_a_page():
     assert on(system, 0.0) == []
     late[0] = 20.0
     assert on(system, 5.0) == ["TrimtabControllerStale controller page"]
+
+
+def test_a_price_that_fell_back_is_a_ticket_with_its_reason_until_half_a_minute_after():
+    fallen: dict[str, str] = {}
+    system = SystemAlarms()
+    system.add(fallen_back(lambda: fallen))
+    assert on(system, 0.0) == []
+    fallen["m"] = "the fleet answers to the price with the wrong sign"
+    (alarm,) = system.after(5.0)
+    assert alarm.labels["alertname"] == "TrimtabPriceFellBack" and alarm.labels["model"] == "m"
+    assert alarm.severity is Severity.TICKET and "m: the fleet answers" in alarm.said
+    fallen.clear()
+    assert on(system, 10.0) == ["TrimtabPriceFellBack price of m ticket"] and on(system, 40.0) == []
 
 
 def test_a_router_that_stops_reporting_is_a_ticket_and_all_of_them_are_a_page():

@@ -13,7 +13,7 @@ import pytest
 from slos.counts import Count
 from slos.revisions import revision
 from tests.controller_shell.alerting_site import AlertingSite
-from tests.controller_shell.reports import SLOS, loop_in
+from tests.controller_shell.reports import SLOS, loop_in, report
 
 
 @pytest.fixture
@@ -182,6 +182,25 @@ def test_a_loop_that_stands_still_is_told_by_the_job_that_looks_after_it(site: A
     asyncio.run(site.alerting.watch())
     assert "TrimtabControllerStale" in {one.labels["alertname"] for one in site.alerting.incidents}
     assert site.alerting.notices >= 1
+
+
+def test_turns_that_never_end_hold_the_price_then_send_it_home_and_that_is_an_alert(site: AlertingSite):
+    site.run(1)
+    states = []
+    for seq in range(100, 120):
+        site.loop.accept(report(seq), site.clock())  # its node runs seven sequences
+        site.loop.tick(site.clock.advance(5.0))
+        states.append(site.loop.safety.state.value)
+    assert states == ["active"] * 2 + ["hold"] * 10 + ["fallback_home"] * 8
+    assert "TrimtabPriceFellBack" in {one.labels["alertname"] for one in site.alerting.incidents}
+    status = site.get("/api/v1/status")
+    assert (status["state"], status["reason"]) == ("fallback_home", "stale")
+    assert any("no turn has ended for a minute" in text for text in status["warnings"])
+    audit = [row["detail"] for row in site.get("/api/v1/audit")["audit"]]
+    assert audit[:2] == [
+        "m: hold (no_samples) -> fallback_home (stale)",
+        "m: active (running) -> hold (no_samples)",
+    ]
 
 
 def test_every_document_is_plain_json(site: AlertingSite):

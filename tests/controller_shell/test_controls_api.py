@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from controller.app import create_app
 from controller.audit import MAX_AUDIT, AuditRow
 from controller.guard import Guard
+from controller.kept import MAX_MODELS, Kept, from_json, to_json
 from controller.metrics import ControlCollector
 from controller.safety import Why
 from controller.scheduler import Scheduler
@@ -212,6 +213,12 @@ def test_a_document_that_cannot_be_read_costs_bounds_and_no_price(tmp_path: Path
     site.loop.store.close(site.clock())
     again = Site(tmp_path, site.clock)
     assert again.price == price and not again.loop.guards
+
+
+def test_what_is_kept_of_models_is_bounded_and_an_operators_word_stays() -> None:
+    guards = {f"m{at}": Guard(held=at == 0) for at in range(MAX_MODELS + 10)}
+    found = from_json(to_json(Kept(guards, {name: float(at) for at, name in enumerate(guards)})))
+    assert len(found.guards) == MAX_MODELS and found.guards["m0"].held and "m5" not in found.guards
 
 
 def test_metrics_and_status_tell_state_reason_and_since(site: Site) -> None:
