@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log, sqrt
 
@@ -28,7 +29,7 @@ class Bounded(SloReading):
 
 
 def views(
-    severities: list[tuple[float | None, float | None]],
+    severities: Sequence[tuple[float | None, float | None]],
     prices: list[float] | None = None,
     flagged: set[int] = frozenset(),  # type: ignore[assignment]
     high: float | None = None,
