@@ -111,6 +111,7 @@ class _Sample:
     off: float | None
     decided: bool
     differs: bool
+    has_table: bool
 
 
 class Window:
@@ -133,10 +134,11 @@ class Window:
                 turn.predicted,
                 turn.decision is not None,
                 turn.differs,
+                turn.has_table,
             )
         )
 
-    def observed(self, now_s: float, unpredicted: int = 0) -> Observed:
+    def observed(self, now_s: float) -> Observed:
         """Both sides of the window."""
         samples = self._samples
         while samples and now_s - samples[0].at_s > WINDOW_S:
@@ -144,6 +146,7 @@ class Window:
         off = [sample.off for sample in samples if sample.off is not None]
         misses = tuple(self._misses(at, slo, now_s) for at, slo in enumerate(self._slos))
         ttft = _pair([sample.ttft for sample in samples if sample.ttft is not None], now_s)
+        has_tables = all(sample.has_table for sample in samples)
         tpot = _pair([sample.tpot for sample in samples if sample.tpot is not None], now_s)
         return Observed(
             len(samples),
@@ -154,7 +157,7 @@ class Window:
             tpot,
             misses,
             median(off) if off else None,
-            tuple(_cautions(ttft, tpot, misses, median(off) if off else None, unpredicted)),
+            tuple(_cautions(ttft, tpot, misses, median(off) if off else None, has_tables)),
         )
 
     def _misses(self, at: int, slo: Slo, now_s: float) -> Misses:
@@ -228,7 +231,7 @@ class Shadow:
         """One model's window, at most `FRESH_S` old. Raises KeyError for a model that is not followed."""
         followed = self._models[model]
         if followed.told is None or now_s - followed.told[0] >= FRESH_S:
-            followed.told = now_s, followed.window.observed(now_s, followed.replay.unpredicted)
+            followed.told = now_s, followed.window.observed(now_s)
         return followed.told[1]
 
     def waiting(self, model: str) -> int:
@@ -289,11 +292,11 @@ def _percentile(values: list[float], now_s: float) -> Estimate:
 
 
 def _cautions(
-    ttft: Pair, tpot: Pair, misses: Iterable[Misses], off: float | None, unpredicted: int
+    ttft: Pair, tpot: Pair, misses: Iterable[Misses], off: float | None, has_tables: bool
 ) -> Iterable[Caution]:
     if min(ttft.acted.n, tpot.acted.n) < fewest_samples(PERCENTILE):
         yield Caution.FEW_TURNS
-    if unpredicted:
+    if not has_tables:
         yield Caution.NO_TABLE
     if off is not None and not 1 / MODEL_OFF <= off <= MODEL_OFF:
         yield Caution.MODEL_OFF

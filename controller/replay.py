@@ -65,6 +65,8 @@ class Compared:
     tpot_s: float | None
     predicted: float | None
     """Measured over predicted TTFT of the route taken."""
+    has_table: bool = True
+    """Else nothing can be told of it, and it is taken as it was."""
 
     @property
     def differs(self) -> bool:
@@ -150,8 +152,6 @@ class Replay:
         self._was, self._would = _Books(), _Books()
         self._prefill_seen: dict[NodeId, float] = {}
         self._ahead_s = -inf
-        self.unpredicted = 0
-        """Turns without a table for them: nothing can be told of them."""
 
     def __len__(self) -> int:
         """Turns held back."""
@@ -178,8 +178,7 @@ class Replay:
         was_local = record.went_local
         model = policy.latency(features.model, features.topology)
         if model is None or features.replica:
-            self.unpredicted += model is None
-            return self._as_it_was(record)
+            return self._as_it_was(record, has_table=model is not None)
         prompt = features.prompt_tokens
         known, really = self._would.known(features), self._was.known(features)
         other = self._other(model, record, known, really)
@@ -209,9 +208,16 @@ class Replay:
         compared = Compared(record, _route_of(local), decision, ttft_s, record.tpot_s, ratio)
         return _Routed(compared, now_s + ttft_s, record.ended_s + ttft_s - record.ttft_s)
 
-    def _as_it_was(self, record: TurnRecord, route: Route | None = None, decision: Decision | None = None) -> _Routed:
+    def _as_it_was(
+        self,
+        record: TurnRecord,
+        route: Route | None = None,
+        decision: Decision | None = None,
+        *,
+        has_table: bool = True,
+    ) -> _Routed:
         route = record.placement.realised if route is None else route
-        compared = Compared(record, route, decision, record.ttft_s, record.tpot_s, None)
+        compared = Compared(record, route, decision, record.ttft_s, record.tpot_s, None, has_table)
         return _Routed(compared, record.ended_s, record.ended_s)
 
     def _other(

@@ -61,6 +61,8 @@ def test_too_few_turns_have_no_upper_bound_and_say_so() -> None:
 def test_an_overloaded_fleet_and_a_table_that_is_off_are_told() -> None:
     seen = window_of(*[compared(turn(i, ttft_s=9.0)) for i in range(400)])
     assert Caution.OVERLOADED in seen.cautions
+    unknown = [replace(compared(turn(i)), has_table=i > 0) for i in range(400)]
+    assert window_of(*unknown).cautions == (Caution.NO_TABLE,)
     wrong = [replace(compared(turn(i)), predicted=4.0) for i in range(400)]
     assert window_of(*wrong).cautions == (Caution.MODEL_OFF,)
 

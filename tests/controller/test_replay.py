@@ -175,12 +175,12 @@ def test_nothing_is_given_out_before_the_turns_that_began_before_its_end_are_the
     assert len(list(replay.settled(policy(ALWAYS_LOCAL), 23.0))) == 1
 
 
-def test_a_turn_without_a_table_is_as_it_was_and_counted() -> None:
+def test_a_turn_without_a_table_is_as_it_was_and_told() -> None:
     replay = Replay()
     was = turn(0.0, model="another")
     replay.take(was, 3.0)
     (found,) = replay.settled(policy(ALWAYS_LOCAL), 1e9)
-    assert found.as_record() == was and found.decision is None and replay.unpredicted == 1
+    assert found.as_record() == was and found.decision is None and not found.has_table
 
 
 def test_what_failed_or_was_tried_twice_is_no_matter_of_the_policy() -> None:
