@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.decision import decide
-from router.kv_guard import MIN_TOKENS, OVERRUN, WINDOW_S, Churn, full, too_dear
+from router.kv_guard import EVICTING, MIN_TOKENS, OVERRUN, WINDOW_S, Churn, full, too_dear
+from router.membership.view import node_view
 from router.turn import Reason, Route
 from tests.router.fleet import CAPACITY, fleet
-from tests.router.samples import D0, TABLE, features, key, policy
+from tests.router.samples import D0, P0, TABLE, features, key, policy
 
 EVICTED = {"n_in": 100, "n_ctx": 4000, "uncached_d": 4100, "evicted_d": 4000}
 
@@ -110,6 +111,12 @@ def test_others_who_fill_a_node_show_in_its_churn():
     run.start("c1")
     churn = run.core.churn[D0]
     assert churn.evicted(run.now_s) > 0.9 and churn.evicted_total > 4900
+    shown = {name: node_view(run.core, None, run.core.nodes[name], "", run.now_s) for name in (P0, D0)}
+    assert shown[D0].evicted == round(churn.evicted(run.now_s), 3) and (shown[P0].evicted, shown[P0].recomputed) == (
+        0,
+        0,
+    )
+    assert run.start("other0").features.d_evicted_share > EVICTING
 
 
 # -- churn -------------------------------------------------------------------------------------------------------------
