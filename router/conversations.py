@@ -22,7 +22,7 @@ from .reuse import Reuse
 from .turn import ConversationKey, NodeId
 
 MAX_BYTES = 256 * 2**20
-HOT = 16_384
+HOT = 32_768
 COST_BYTES, PACKED_COST_BYTES = 640, 330
 """What one conversation takes beside the letters of its key; measured, CPython 3.11."""
 
