@@ -26,6 +26,7 @@ from router.policy import TableKey, Tables
 from slos.objective import Outcome as Ended
 
 from .contenders import contender
+from .misfit import misfit
 from .scenarios import Scenario
 from .score import RunScore, score
 from .shipped import as_tables, read, shipped
@@ -38,6 +39,7 @@ BACKENDS = ("loky", "threading", "ray")
 SLICE = 4
 """Runs a worker before a cluster reports."""
 TABLE_STREAM = 2
+MISFIT_STREAM = 3
 """Of a seed's streams of random numbers: after those of traffic (0) and coins (1)."""
 
 
@@ -110,6 +112,8 @@ def run_one(job: Job) -> Run:
     tables = tables_in(
         scenario.table, _tables(scenario.tables), engine.model, np.random.default_rng([job.seed, TABLE_STREAM])
     )
+    if scenario.misfit:
+        engine = misfit(engine, np.random.default_rng([job.seed, MISFIT_STREAM]))
     entry = contender(job.policy, tables)
     simulation = Simulation(
         engine,

@@ -58,6 +58,8 @@ class Scenario:
     """Side by side, each with its own counts (router_group.py)."""
     told_share: float = 1.0
     """Share of the turns that the controller is told of (told.py)."""
+    misfit: bool = False
+    """The engines are not what the router's table was made from (misfit.py)."""
 
     def __post_init__(self) -> None:
         if self.phase_slos and len(self.phase_slos) != len(self.phases):

@@ -311,6 +311,10 @@ def _other() -> list[tuple[Scenario, str]]:
             "evicted conversations come back as whole prefills, and that evicts others",
         ),
         (
+            replace(H4, name="h4_misfit", title="H4 on engines that the table does not fit", misfit=True),
+            "constants off by 30 %, stalls convex in what is appended",
+        ),
+        (
             replace(H1, name="several_routers", title="H1 through three routers", routers=3),
             "each router counts only its own turns",
         ),
