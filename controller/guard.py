@@ -122,22 +122,10 @@ def guarded(
     notes: list[Note] = []
     for model, guard in found.items():
         guard = replace(guard, balance=balance(outputs[model].binding))
-        price = control.publication.arms["main"].weights_for(model).price
-        target = guard.safety.target_price
-        if guard.safety.reason is Why.REVERTED and guard.watch is not None:
-            back = guard.watch
-            notes.append(Note(model, "revert", f"{back.what}: taken back, for far more turns missed their SLO"))
-            wanted[model] = back.weights
-            guard = replace(guard, bounds=back.bounds, held=back.held, watch=None)
-        elif target is not None:
-            target = guard.clipped(target)
-            if abs(target / price - 1) > ULPS:
-                wanted[model] = Weights.from_price(target)
-        elif guard.safety.may_move and guard.outside(price):
-            inside = guard.clipped(price)
-            notes.append(Note(model, "clip", f"price {price:.6g} -> {inside:.6g}, for the bounds"))
-            wanted[model] = Weights.from_price(inside)
-            guard = replace(guard, clips=guard.clips + 1)
+        correction = _correction(guard, control.publication.arms["main"].weights_for(model).price)
+        if correction is not None:
+            guard, wanted[model] = correction.guard, correction.weights
+            notes += [Note(model, *correction.note)] if correction.note else []
         notes += _turned(model, guards.get(model, Guard()).safety, guard.safety)
         after[model] = guard
     publication = control.publication
@@ -147,6 +135,35 @@ def guarded(
     control = replace(control, publication=publication)
     told = Outputs(None if publication is before else publication, outputs)
     return Guarded(control, after, told, tuple(notes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Correction:
+    """A model's price has to be another one, whatever its law wants."""
+
+    guard: Guard
+    weights: Weights | None
+    """None: the default ones."""
+    note: tuple[str, str] | None = None
+    """Action and detail."""
+
+
+def _correction(guard: Guard, price: float) -> _Correction | None:
+    """After the tick: a failed change goes back, a fallback one step on, a stray price into its bounds."""
+    target, back = guard.safety.target_price, guard.watch
+    if guard.safety.reason is Why.REVERTED and back is not None:
+        restored = replace(guard, bounds=back.bounds, held=back.held, watch=None)
+        why = f"{back.what}: taken back, for far more turns missed their SLO"
+        return _Correction(restored, back.weights, ("revert", why))
+    if target is not None:
+        target = guard.clipped(target)
+        near = abs(target - price) <= ULPS * price
+        return None if near else _Correction(guard, Weights.from_price(target))
+    if guard.safety.may_move and guard.outside(price):
+        inside = guard.clipped(price)
+        why = f"price {price:.6g} -> {inside:.6g}, for the bounds"
+        return _Correction(replace(guard, clips=guard.clips + 1), Weights.from_price(inside), ("clip", why))
+    return None
 
 
 def _judged(guard: Guard, policy: Policy, tally: Tallies, law: Law | None, around: Around) -> Guard:
