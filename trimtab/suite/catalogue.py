@@ -287,7 +287,7 @@ def _other() -> list[tuple[Scenario, str]]:
             _made(
                 "agents_50k",
                 "Agents with contexts of 50k tokens",
-                (Phase("agents with 50k, 0.08/s", 900, ((AGENT_50K, 0.08),)),),
+                (Phase("agents with 50k, 0.13/s", 900, ((AGENT_50K, 0.13),)),),
                 promises(4.0, 0.045),
             ),
             "few sequences, much KV, long prefills after eviction",
@@ -296,17 +296,17 @@ def _other() -> list[tuple[Scenario, str]]:
             replace(
                 _made(
                     "d_kv_shortage",
-                    "A busier day with three fifths of the KV on D",
+                    "A busier day with five eighths of the KV on D",
                     (
-                        Phase("chat 4.2/s", 200, ((CHAT, 4.2),)),
-                        _agents(1.0, 200),
+                        Phase("chat 4/s", 200, ((CHAT, 4.0),)),
+                        _agents(0.95, 200),
                         _agents(0.65, 200, out=("P1",), label="agents 0.65/s, one P out"),
-                        Phase("paste 1.15/s", 200, ((PASTE, 1.15),)),
-                        _agents(1.0, 200),
+                        Phase("paste 1.1/s", 200, ((PASTE, 1.1),)),
+                        _agents(0.95, 200),
                     ),
                     H4.slos,
                 ),
-                kv_tokens=(("D", 240_000),),
+                kv_tokens=(("D", 250_000),),
             ),
             "evicted conversations come back as whole prefills, and that evicts others",
         ),
