@@ -153,7 +153,7 @@ def _one_sided() -> list[tuple[Scenario, str]]:
             _made(
                 "diurnal",
                 "A day in sixteen minutes",
-                (Phase("agents 0.3 to 0.95/s and back", 960, ((AGENT, Diurnal(0.625, 0.52, 960, 480)),)),),
+                (Phase("agents 0.3 to 0.85/s and back", 960, ((AGENT, Diurnal(0.575, 0.48, 960, 480)),)),),
                 promises(2.0, 0.040),
             ),
             "load that rises and falls slowly",

@@ -21,6 +21,8 @@ BEST = "best"
 """Of the frozen rules, the one that did best on the tuning scenarios."""
 
 THRESHOLD_GRID = tuple(f"threshold_{n}" for n in (256, 512, 1024, 1536, 2048, 3072, 4096, 8192))
+COARSE_GRID = ("threshold_1024", "threshold_2048", "threshold_4096")
+"""Where no demand compares with the best in hindsight."""
 DYNAMO_GRID = tuple(f"dynamo_{n}_{share}" for n in (512, 1024, 1536, 2048, 4096) for share in (0.3, 0.5, 0.7, 0.9))
 PRICE_GRID = tuple(f"price_{price}" for price in (0.03, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8, 1.2, 2.0, 3.0))
 PAPER_GRID = tuple(f"paper_table_{pair}" for pair in ("1_3", "1_10", "1_30"))
@@ -52,7 +54,8 @@ def cast_of(entry: Entry, split: Split, seeds: tuple[int, ...], *, full: bool) -
     rules = tuple(dict.fromkeys([*RULES, *tuned.values(), *([best] if best is not None else [])]))
     asks_oracle = full or entry.sided is Sided.TWO
     constants = tuple(dict.fromkeys([*PRICE_GRID, *THRESHOLD_GRID, "x0", "x1", STATIC, *PAPER_GRID]))
+    hindsight = THRESHOLD_GRID if full or entry.sided is not Sided.NONE else COARSE_GRID
     every = dict.fromkeys((CONTROLLER, CONSTANT, STATIC, *([best] if best is not None else ())), seeds)
-    for name in (*STARTS, *PRICES, *rules, *THRESHOLD_GRID, *(constants if asks_oracle else ())):
+    for name in (*STARTS, *PRICES, *rules, *hindsight, *(constants if asks_oracle else ())):
         every.setdefault(name, few)
-    return Cast(every, rules, THRESHOLD_GRID, constants if asks_oracle else (), tuned)
+    return Cast(every, rules, hindsight, constants if asks_oracle else (), tuned)
