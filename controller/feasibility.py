@@ -48,19 +48,22 @@ class Feasibility:
     evidence: Evidence = field(default_factory=Evidence)
     """Of the last minutes."""
 
-    def after(self, sigma: float, evidence: Evidence, long: Sides, now: Sides) -> Feasibility:
-        """The state after one more tick at `sigma`: what the last minutes say, and what the law went by."""
-        return replace(self.judged(sigma, long, now), evidence=evidence)
+    def after(
+        self, sigma: float, evidence: Evidence, long: Sides, now: Sides, ends: tuple[float, float] = (0.0, 1.0)
+    ) -> Feasibility:
+        """The state after one more tick at `sigma`, within `ends`: what the last minutes say, and what the law went
+        by."""
+        return replace(self.judged(sigma, long, now, ends), evidence=evidence)
 
-    def judged(self, sigma: float, long: Sides, now: Sides) -> Feasibility:
+    def judged(self, sigma: float, long: Sides, now: Sides, ends: tuple[float, float] = (0.0, 1.0)) -> Feasibility:
         """The same but for the evidence. None on the side that was short changes nothing."""
         ttft_over, tpot_over = _over(long.ttft, now.ttft), _over(long.tpot, now.tpot)
         found: Relief | None = None
         if _both(long, now):
             found = Relief.BOTH
-        elif tpot_over and sigma <= NEAR_END:
+        elif tpot_over and sigma <= ends[0] + NEAR_END:
             found = Relief.DECODE
-        elif ttft_over and sigma >= 1 - NEAR_END:
+        elif ttft_over and sigma >= ends[1] - NEAR_END:
             found = Relief.PREFILL
         if found is not None:
             impossible = self.impossible + 1

@@ -117,8 +117,9 @@ def tick(
             sides = evidence.sides(driving).bounded_by(long)
             law, adjustment = law.step(sigma, sides)
             action = adjustment.action
-            feasibility = before.feasibility.after(adjustment.sigma, lasting, long, sides)
             to = rein.held(sigma, adjustment.sigma)
+            ends = (rein.low_sigma, rein.high_sigma)
+            feasibility = before.feasibility.after(adjustment.sigma, lasting, long, sides, ends)
             if to != sigma:
                 wanted[model] = prices.price(to)
             before = Steering(law, evidence, feasibility)

@@ -55,6 +55,14 @@ def test_trouble_that_the_price_can_still_mend_raises_nothing(sigma, sides):
     assert watched(Feasibility(), sigma, sides, 10 * RAISE).relief is None
 
 
+def test_an_operators_bounds_are_ends_too():
+    watch = Feasibility()
+    for _ in range(RAISE):
+        watch = watch.judged(0.3, TPOT_OVER, TPOT_OVER, (0.3, 0.7))
+    assert watch.relief is Relief.DECODE
+    assert watched(Feasibility(), 0.3, TPOT_OVER, RAISE).relief is None
+
+
 def test_a_single_tick_without_trouble_starts_the_count_anew():
     watch = watched(Feasibility(), 0.5, BOTH_OVER, RAISE - 1).judged(0.5, INSIDE, INSIDE)
     assert watched(watch, 0.5, BOTH_OVER, RAISE - 1).relief is None
