@@ -1,17 +1,16 @@
 """What a price has done of late, and whether the fleet answered as it should.
 
 **Reversals**: turning points of ln p over the last `CYCLE_TICKS`, each after a swing of `SWING` or more. More than
-`MAX_REVERSALS` are a limit cycle. The swing is above one step of the default law (.11 nat near the start price), whose
-single steps up and down are its saw-tooth, and no cycle.
+`MAX_REVERSALS` are a limit cycle. The swing is above one step of AIMD (.11 nat near the start price), whose single
+steps up and down are its saw-tooth, and no cycle; the z-integral's are larger only where a miss is sure.
 
 **Sign**: a higher price sends less to D, so TPOT falls and TTFT rises. The balance is ln(severity of TPOT) minus
 ln(severity of TTFT), and it has to fall after the price rose. Price and balance are noted every `EVERY_TICKS`, so that
 the windows which the percentiles come from do not overlap. Of three notes in a row the change of ln p between the first
 two is a move, and the change of the balance from the first to the last its answer: half a window may see it before the
 second note, all of one does by the third. The next three begin with the last of these, so that no answer counts twice.
-Over `MOVES` moves Spearman's rank correlation of the two is tested:
-above `CRITICAL` (p < .01, one-sided) the fleet answers with the wrong sign. The moves are dropped after a test, so that
-each is judged once.
+Over `MOVES` moves Spearman's rank correlation of the two is tested: above `CRITICAL` (p < .01, one-sided) the fleet
+answers with the wrong sign. The moves are dropped after a test, so that each is judged once.
 
 A correlation says nothing of moves that all go one way: a price that falls while a queue grows looks the same whether
 the load grew or the sign is wrong. So a test needs `MIN_EACH_WAY` moves up and as many down; runs in one direction are
