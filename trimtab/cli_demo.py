@@ -118,4 +118,4 @@ def _warn(outcome: Outcome) -> None:
             seen.setdefault(warning, []).append(run.seed)
     for warning, in_seeds in seen.items():
         listed = ", ".join(map(str, in_seeds))
-        out.print(f"infeasible for at least a minute (seeds {listed}): {warning}", style="yellow", markup=False)
+        out.print(f"infeasible for half a minute or more (seeds {listed}): {warning}", style="yellow", markup=False)

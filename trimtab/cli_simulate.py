@@ -96,7 +96,7 @@ def _warn(results: Sequence[Result]) -> None:
                 in_seeds = [run.seed for run in runs if warning in run.warnings]
                 where = "".join(f"{path} = {value}, " for path, value in result.at)
                 listed = ", ".join(map(str, in_seeds))
-                text = f"infeasible for at least a minute ({where}{policy}, seeds {listed}): {warning}"
+                text = f"infeasible for half a minute or more ({where}{policy}, seeds {listed}): {warning}"
                 out.print(text, style="yellow", markup=False, soft_wrap=True)
 
 
