@@ -12,10 +12,9 @@ raise the flag, `CLEAR` without clear it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
-from .evidence import Evidence
 from .laws.protocol import Side, Sides
 
 LONG_KEEP = 0.975
@@ -45,18 +44,10 @@ class Feasibility:
     relief: Relief | None = None
     last: Relief | None = None
     """What the last tick with an impossible demand was short of."""
-    evidence: Evidence = field(default_factory=Evidence)
-    """Of the last minutes."""
 
-    def after(
-        self, sigma: float, evidence: Evidence, long: Sides, now: Sides, ends: tuple[float, float] = (0.0, 1.0)
-    ) -> Feasibility:
-        """The state after one more tick at `sigma`, within `ends`: what the last minutes say, and what the law went
-        by."""
-        return replace(self.judged(sigma, long, now, ends), evidence=evidence)
-
-    def judged(self, sigma: float, long: Sides, now: Sides, ends: tuple[float, float] = (0.0, 1.0)) -> Feasibility:
-        """The same but for the evidence. None on the side that was short changes nothing."""
+    def after(self, sigma: float, long: Sides, now: Sides, ends: tuple[float, float] = (0.0, 1.0)) -> Feasibility:
+        """The state after one more tick at `sigma`, within `ends`: what the last minutes say, and what the law went by.
+        No evidence on the side that was short changes nothing."""
         ttft_over, tpot_over = _over(long.ttft, now.ttft), _over(long.tpot, now.tpot)
         found: Relief | None = None
         if _both(long, now):

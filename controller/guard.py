@@ -109,13 +109,13 @@ def guarded(
     engine: Mapping[str, Sequence[SloReading]] | None = None,
 ) -> Guarded:
     """One guarded tick."""
-    late, law, before = list(waiting), control.law, control.publication
+    law, before = control.law, control.publication
     policy, at_tick = before.arms["main"], control.ticks
     found = {model: _judged(guards.get(model, Guard()), policy, tally, law, around) for model, tally in tallies.items()}
     reins = {
         model: _rein(guard, policy.weights_for(model).price, control.envelope.prices) for model, guard in found.items()
     }
-    control, seen = tick(_known(control, guards), tallies, late, now_s, engine, reins)
+    control, seen = tick(_known(control, guards), tallies, waiting, now_s, engine, reins)
     outputs = seen.models
     after: dict[str, Guard] = dict(guards)
     wanted: dict[str, Weights | None] = {}

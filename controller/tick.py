@@ -50,6 +50,9 @@ class Steering:
     law: Law | None = None
     """As it is by now; None: as it starts."""
     evidence: Evidence = field(default_factory=Evidence)
+    """What the law goes by."""
+    lasting: Evidence = field(default_factory=Evidence)
+    """Of the last minutes: what bounds take."""
     feasibility: Feasibility = field(default_factory=Feasibility)
 
 
@@ -112,17 +115,17 @@ def tick(
         law, action, sides = state.law and (before.law or state.law), Action.HOLD, Sides()
         if law is not None and rein.gain > 0:
             evidence = before.evidence.after(driving)
-            lasting = before.feasibility.evidence.after(driving, LONG_KEEP)
+            lasting = before.lasting.after(driving, LONG_KEEP)
             long = lasting.sides(driving)
             sides = evidence.sides(driving).bounded_by(long)
             law, adjustment = law.step(sigma, sides)
             action = adjustment.action
             to = rein.held(sigma, adjustment.sigma)
             ends = (rein.low_sigma, rein.high_sigma)
-            feasibility = before.feasibility.after(adjustment.sigma, lasting, long, sides, ends)
+            feasibility = before.feasibility.after(adjustment.sigma, long, sides, ends)
             if to != sigma:
                 wanted[model] = prices.price(to)
-            before = Steering(law, evidence, feasibility)
+            before = Steering(law, evidence, lasting, feasibility)
         models[model] = before
         outputs[model] = ModelOutput(tuple(readings), binding(driving), price, action, before.feasibility, sides)
     publication = None

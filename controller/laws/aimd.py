@@ -12,13 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, isnan, log
 
-from .priority import error
+from .priority import at_rest, error
 from .protocol import Action, Adjustment, Priority, Side, Sides
 
 COMFORT = 0.1
 ROOM = 0.1
 """Of ln(severity): ten percent."""
-DRIFT = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +36,8 @@ class Aimd:
         """One tick."""
         if sides.ttft.severity is None and sides.tpot.severity is None:
             return self, Adjustment(sigma, Action.NO_EVIDENCE)
-        if sides.ttft.kept and sides.tpot.kept:
-            if self.priority is Priority.ECONOMIC and sigma < 1:
-                return self, Adjustment(min(1.0, sigma + DRIFT), Action.SAVE)
-            return self, Adjustment(sigma, Action.HOLD)
+        if (rest := at_rest(self.priority, sigma, sides)) is not None:
+            return self, rest
         ttft, tpot = _badness(sides.ttft), _badness(sides.tpot)
         if max(ttft, tpot) <= 0:
             return self, Adjustment(sigma, Action.HOLD)

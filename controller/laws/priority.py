@@ -11,7 +11,19 @@ So under `ttft_first` an overload is TPOT's loss, and TTFT is kept at the edge o
 
 from __future__ import annotations
 
-from .protocol import Priority
+from .protocol import Action, Adjustment, Priority, Sides
+
+DRIFT = 0.001
+"""Of σ in a tick, where more local work saves transfers."""
+
+
+def at_rest(priority: Priority, sigma: float, sides: Sides) -> Adjustment | None:
+    """What to do while both promises are kept for sure: nothing, but that `economic` saves; None if they are not."""
+    if not (sides.ttft.kept and sides.tpot.kept):
+        return None
+    if priority is Priority.ECONOMIC and sigma < 1:
+        return Adjustment(min(1.0, sigma + DRIFT), Action.SAVE)
+    return Adjustment(sigma, Action.HOLD)
 
 
 def error(priority: Priority, ttft: float, tpot: float, comfort: float, room: float) -> float:

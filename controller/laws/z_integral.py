@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import hypot
 
-from .priority import error
+from .priority import at_rest, error
 from .protocol import Action, Adjustment, PriceRange, Priority, Side, Sides
 
 COMFORT = 0.7
@@ -32,7 +32,6 @@ COMFORT = 0.7
 ROOM = 0.25
 WORST = 3.0
 """Log-odds: twenty times what is allowed; more says no more."""
-DRIFT = 0.001
 HOME_PRICE = 0.4
 
 
@@ -59,10 +58,8 @@ class ZIntegral:
         ttft, tpot = sides.ttft, sides.tpot
         if not ttft.turns and not tpot.turns:
             return self, Adjustment(sigma, Action.NO_EVIDENCE)
-        if ttft.kept and tpot.kept:
-            if self.priority is Priority.ECONOMIC and sigma < 1:
-                return replace(self, proven=True), Adjustment(min(1.0, sigma + DRIFT), Action.SAVE)
-            return replace(self, proven=True), Adjustment(sigma, Action.HOLD)
+        if (rest := at_rest(self.priority, sigma, sides)) is not None:
+            return replace(self, proven=True), rest
         if self.proven and max(ttft.z, tpot.z) <= 0:
             return self, Adjustment(sigma, Action.HOLD)
         if max(ttft.z - ttft.sd, tpot.z - tpot.sd) <= 0:

@@ -12,14 +12,14 @@ INSIDE, NOTHING = severities(0.5, 0.5), severities(None, None)
 
 def watched(watch: Feasibility, sigma: float, sides: Sides, ticks: int) -> Feasibility:
     for _ in range(ticks):
-        watch = watch.judged(sigma, sides, sides)
+        watch = watch.after(sigma, sides, sides)
     return watch
 
 
 def test_both_over_for_half_a_minute_raises_the_flag_and_not_before():
     almost = watched(Feasibility(), 0.5, BOTH_OVER, RAISE - 1)
     assert almost.relief is None
-    assert almost.judged(0.5, BOTH_OVER, BOTH_OVER).relief is Relief.BOTH
+    assert almost.after(0.5, BOTH_OVER, BOTH_OVER).relief is Relief.BOTH
 
 
 @pytest.mark.parametrize(
@@ -58,13 +58,13 @@ def test_trouble_that_the_price_can_still_mend_raises_nothing(sigma, sides):
 def test_an_operators_bounds_are_ends_too():
     watch = Feasibility()
     for _ in range(RAISE):
-        watch = watch.judged(0.3, TPOT_OVER, TPOT_OVER, (0.3, 0.7))
+        watch = watch.after(0.3, TPOT_OVER, TPOT_OVER, (0.3, 0.7))
     assert watch.relief is Relief.DECODE
     assert watched(Feasibility(), 0.3, TPOT_OVER, RAISE).relief is None
 
 
 def test_a_single_tick_without_trouble_starts_the_count_anew():
-    watch = watched(Feasibility(), 0.5, BOTH_OVER, RAISE - 1).judged(0.5, INSIDE, INSIDE)
+    watch = watched(Feasibility(), 0.5, BOTH_OVER, RAISE - 1).after(0.5, INSIDE, INSIDE)
     assert watched(watch, 0.5, BOTH_OVER, RAISE - 1).relief is None
     assert watched(watch, 0.5, BOTH_OVER, RAISE).relief is Relief.BOTH
 
@@ -73,24 +73,24 @@ def test_the_flag_clears_after_a_minute_without_trouble_and_not_before():
     raised = watched(Feasibility(), 0.5, BOTH_OVER, RAISE)
     almost = watched(raised, 0.5, INSIDE, CLEAR - 1)
     assert almost.relief is Relief.BOTH
-    assert almost.judged(0.5, INSIDE, INSIDE).relief is None
+    assert almost.after(0.5, INSIDE, INSIDE).relief is None
 
 
 def test_trouble_within_the_minute_keeps_the_flag():
     watch = watched(Feasibility(), 0.5, BOTH_OVER, RAISE)
     for _ in range(5):
-        watch = watched(watch, 0.5, INSIDE, CLEAR - 1).judged(0.5, BOTH_OVER, BOTH_OVER)
+        watch = watched(watch, 0.5, INSIDE, CLEAR - 1).after(0.5, BOTH_OVER, BOTH_OVER)
         assert watch.relief is Relief.BOTH
 
 
 def test_a_raised_flag_follows_the_side():
     raised = watched(Feasibility(), 1.0, TTFT_OVER, RAISE)
-    assert raised.judged(0.0, TPOT_OVER, TPOT_OVER).relief is Relief.DECODE
+    assert raised.after(0.0, TPOT_OVER, TPOT_OVER).relief is Relief.DECODE
 
 
 def test_no_evidence_changes_nothing():
     for watch in (Feasibility(), Feasibility(5, 0), Feasibility(20, 0, Relief.BOTH), Feasibility(0, 7, Relief.DECODE)):
-        assert watch.judged(0.0, NOTHING, NOTHING) == watch == watch.judged(1.0, NOTHING, NOTHING)
+        assert watch.after(0.0, NOTHING, NOTHING) == watch == watch.after(1.0, NOTHING, NOTHING)
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_no_evidence_changes_nothing():
 )
 def test_a_tick_without_evidence_on_the_side_that_was_short_changes_nothing(sigma, trouble, silent):
     half = watched(Feasibility(), sigma, trouble, RAISE // 2)
-    assert half.judged(sigma, silent, silent) == half
-    raised = watched(half.judged(sigma, silent, silent), sigma, trouble, RAISE // 2)
+    assert half.after(sigma, silent, silent) == half
+    raised = watched(half.after(sigma, silent, silent), sigma, trouble, RAISE // 2)
     assert raised.relief is not None
     assert watched(raised, sigma, silent, 10 * RAISE) == raised
 
