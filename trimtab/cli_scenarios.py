@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated
@@ -21,7 +21,7 @@ from .suite.policies import CONTROLLER, cast_of
 from .suite.report import write_report
 from .suite.result import as_json
 from .suite.split import Split, shipped_split
-from .suite.tuning import CHECK_SEEDS, CHECKED, TUNED_GRID, Ranked, rank, run_all
+from .suite.tuning import CHECK_SEEDS, CHECKED, TUNED_GRID, measure, ranked, run_all
 from .suite.verdicts import verdicts
 
 ALL_CORES = os.cpu_count() or 1
@@ -86,6 +86,8 @@ def run(
 
             for entry, cast in zip(entries, casts, strict=True):
                 found.append(play_entry(entry, cast, jobs, one, backend))
+                j = found[-1].outcome.attainment(CONTROLLER)
+                out.print(f"{entry.name}: controller J {100 * j:.2f} %", highlight=False)
     except KeyboardInterrupt:
         stopped = True
     except BackendMissing as error:
@@ -165,18 +167,30 @@ def _checked(entry: Entry, runs: dict[str, list[Run]]) -> Table:
 
 @scenarios_app.command()
 def tune(jobs: Jobs = ALL_CORES) -> None:
-    """Rank the rivals' numbers on the tuning scenarios and seeds, for the `frozen` part of the split file."""
+    """Rank the rivals' numbers on the tuning scenarios and seeds, for the `frozen` part of the split file. Ctrl-C
+    keeps the scenarios that are done.
+    """
     split = shipped_split()
-    entries = entries_named(split.tuning)
-    with progress_bar("rivals on the tuning scenarios") as advance:
-        ranked = rank(entries, TUNED_GRID, split.tuning_seeds, jobs, advance)
-    out.print(_ranked(ranked, entries))
+    found: dict[str, dict[str, float]] = {}
+    stopped = False
+    try:
+        with progress_bar("rivals on the tuning scenarios") as advance:
+            for name, by_policy in measure(entries_named(split.tuning), TUNED_GRID, split.tuning_seeds, jobs, advance):
+                found[name] = by_policy
+                best = max(by_policy, key=by_policy.__getitem__)
+                out.print(f"{name}: best {best}, J {100 * by_policy[best]:.2f} %", highlight=False)
+    except KeyboardInterrupt:
+        stopped = True
+    out.print(_ranked(found))
+    if stopped:
+        err.print(f"stopped: {len(found)} of {len(split.tuning)} scenarios were done", style="yellow", highlight=False)
+        raise typer.Exit(INTERRUPTED)
 
 
-def _ranked(ranked: Sequence[Ranked], entries: Sequence[Entry]) -> Table:
-    table = Table("policy", "J %", *(entry.name for entry in entries))
-    for each in ranked:
-        by = (f"{100 * each.by_scenario[entry.name]:.2f}" for entry in entries)
+def _ranked(found: Mapping[str, Mapping[str, float]]) -> Table:
+    table = Table("policy", "J %", *found)
+    for each in ranked(found):
+        by = (f"{100 * each.by_scenario[name]:.2f}" for name in found)
         table.add_row(each.policy, f"{100 * each.attainment:.2f}", *by)
     return table
 

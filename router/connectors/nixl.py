@@ -79,7 +79,7 @@ class NixlConnector:
         for group in groups:
             if not isinstance(group, Sequence) or isinstance(group, str) or not group:
                 raise HandshakeError(leg, "kv_transfer_params hold an empty group of blocks")
-            if any(type(number) is not int or number < 0 for number in group):
+            if set(map(type, group)) != {int} or min(group) < 0:  # long: no loop of our own
                 raise HandshakeError(leg, "kv_transfer_params hold a block id that is no number")
             if node_blocks is not None and max(group) >= node_blocks:
                 raise HandshakeError(leg, f"kv_transfer_params hold a block beyond the {node_blocks} that P has")

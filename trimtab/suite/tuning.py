@@ -7,7 +7,7 @@ pre-check of scenarios runs constants and fixed rules the same way; the controll
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -30,25 +30,30 @@ class Ranked:
     by_scenario: dict[str, float]
 
 
-def rank(
+def measure(
     entries: Sequence[Entry],
     policies: Sequence[str],
     seeds: Sequence[int],
     workers: int,
     progress: Callable[[int, int], None],
-) -> list[Ranked]:
-    """The best first."""
-    found: dict[str, dict[str, float]] = {policy: {} for policy in policies}
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """Mean attainment by policy, one scenario after the other, each as soon as it is done."""
     of_each = len(policies) * len(seeds)
     for at, entry in enumerate(entries):
 
         def so_far(done: int, _: int, at: int = at) -> None:
             progress(at * of_each + done, len(entries) * of_each)
 
-        for policy, each in run_all(entry.scenario, policies, seeds, workers, so_far).items():
-            found[policy][entry.name] = fmean(run.score.attainment for run in each)
-    ranked = [Ranked(policy, fmean(by.values()), by) for policy, by in found.items()]
-    return sorted(ranked, key=lambda each: -each.attainment)
+        runs = run_all(entry.scenario, policies, seeds, workers, so_far)
+        yield entry.name, {policy: fmean(run.score.attainment for run in each) for policy, each in runs.items()}
+
+
+def ranked(found: Mapping[str, Mapping[str, float]]) -> list[Ranked]:
+    """The best first, from what was measured by scenario and policy."""
+    policies = next(iter(found.values()), {})
+    by_policy = {policy: {name: by[policy] for name, by in found.items()} for policy in policies}
+    every = [Ranked(policy, fmean(by.values()), by) for policy, by in by_policy.items()]
+    return sorted(every, key=lambda each: -each.attainment)
 
 
 def run_all(
