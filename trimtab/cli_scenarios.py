@@ -88,27 +88,32 @@ def run(
                 found.append(play_entry(entry, cast, jobs, one, backend))
                 j = found[-1].outcome.attainment(CONTROLLER)
                 out.print(f"{entry.name}: controller J {100 * j:.2f} %", highlight=False)
+                _write_json(found, split, json_file)
     except KeyboardInterrupt:
         stopped = True
     except BackendMissing as error:
         fail(str(error))
     if found:
-        _write(found, split, json_file, report)
+        _show(found, split, report)
     if stopped:
         text = f"stopped: {len(found)} of {len(entries)} scenarios were done"
         err.print(f"{text}{'' if found else '; nothing was written'}", style="yellow", highlight=False)
         raise typer.Exit(INTERRUPTED)
 
 
-def _write(found: Sequence[Played], split: Split, json_file: Path | None, report: Path | None) -> None:
+def _write_json(found: Sequence[Played], split: Split, json_file: Path | None) -> None:
+    """After each scenario, so that what is done outlives whatever stops the rest."""
+    if json_file is not None:
+        json_file.write_text(as_json(found, split, command_line(), commit()), encoding="utf-8")
+
+
+def _show(found: Sequence[Played], split: Split, report: Path | None) -> None:
     out.print(_summary(found))
     judged = verdicts(found, split)
     for kind in ("must", "target"):
         asked = [verdict for verdict in judged if verdict.kind == kind]
         met, missed = (sum(verdict.met is value for verdict in asked) for value in (True, False))
         out.print(f"{kind}s: {met} met, {missed} not met, {len(asked) - met - missed} unknown", highlight=False)
-    if json_file is not None:
-        json_file.write_text(as_json(found, split, command_line(), commit()), encoding="utf-8")
     if report is not None:
         try:
             write_report(found, split, command_line(), commit(), report)
