@@ -14,8 +14,9 @@ from rich.table import Table
 from dashboards.scenario_plot import PlotUnavailable
 
 from .console import check_target, command_line, commit, err, fail, out, progress_bar
-from .runs import BACKENDS, BackendMissing, Run
+from .runs import BACKENDS, BackendMissing, Run, run_one
 from .suite.catalogue import Entry, entries_named
+from .suite.keep import keep_in
 from .suite.play import Played, cpu_s_of, play_entry, runs_of
 from .suite.policies import CONTROLLER, cast_of
 from .suite.report import write_report
@@ -54,6 +55,9 @@ def run(
     ] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
     report: Annotated[Path | None, typer.Option(help="A folder for a page and a picture a scenario.")] = None,
+    keep: Annotated[
+        Path | None, typer.Option(help="A folder for finished runs, by code: what is there is not run again.")
+    ] = None,
     jobs: Jobs = ALL_CORES,
     backend: Annotated[
         str | None, typer.Option(help=f"Of joblib: {', '.join(BACKENDS)}. ray: on the cluster at RAY_ADDRESS.")
@@ -67,6 +71,10 @@ def run(
         check_target(json_file)
     if report is not None and not report.is_dir():
         fail(f"--report {report}: name a folder that exists")
+    try:
+        run_job = run_one if keep is None else keep_in(keep)
+    except OSError as error:
+        fail(f"--keep {keep}: {error.strerror}")
     split = shipped_split()
     chosen = split.held_out_seeds[:seeds]
     casts = [cast_of(entry, split, chosen, full=full) for entry in entries]
@@ -85,7 +93,7 @@ def run(
                 advance(count, total)
 
             for entry, cast in zip(entries, casts, strict=True):
-                found.append(play_entry(entry, cast, jobs, one, backend))
+                found.append(play_entry(entry, cast, jobs, one, backend, run_job))
                 j = found[-1].outcome.attainment(CONTROLLER)
                 out.print(f"{entry.name}: controller J {100 * j:.2f} %", highlight=False)
                 _write_json(found, split, json_file)

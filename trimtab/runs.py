@@ -10,7 +10,7 @@ import gc
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -195,14 +195,16 @@ def _tables(more: tuple[str, ...]) -> dict[TableKey, Tables]:
     return as_tables([*shipped(), *(read(Path(path)) for path in more)])
 
 
-def played(jobs: Sequence[Job], workers: int, backend: str | None = None) -> Iterator[Run]:
+def played(
+    jobs: Sequence[Job], workers: int, backend: str | None = None, run: Callable[[Job], Run] = run_one
+) -> Iterator[Run]:
     """The runs, in the order of the jobs, each as soon as it and those before it are done. Closing the iterator
     stops the rest. Raises BackendMissing.
     """
     if backend is None and min(workers, len(jobs)) <= 1:
-        yield from map(run_one, jobs)
+        yield from map(run, jobs)
         return
-    call = joblib.delayed(run_one)
+    call = joblib.delayed(run)
     if backend == "ray":  # returns nothing before all is done: so a slice at a time
         _register_ray()
         pool = joblib.Parallel(n_jobs=workers, backend=backend, batch_size=1)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from ..runs import Job, Outcome, Run, played
+from ..runs import Job, Outcome, Run, played, run_one
 from ..spread import Spread
 from .catalogue import Entry
 from .measures import Measures, measured
@@ -102,7 +102,12 @@ class Played:
 
 
 def play_entry(
-    entry: Entry, cast: Cast, workers: int, progress: Callable[[int], None], backend: str | None = None
+    entry: Entry,
+    cast: Cast,
+    workers: int,
+    progress: Callable[[int], None],
+    backend: str | None = None,
+    run_job: Callable[[Job], Run] = run_one,
 ) -> Played:
     """Run all of it. `progress` is told of each run that is done."""
     scenario = entry.scenario
@@ -115,7 +120,7 @@ def play_entry(
     ]
     measures: dict[tuple[str, int], Measures] = {}
     runs: dict[str, list[Run]] = {policy: [] for policy in cast.seeds}
-    for run in played(jobs, workers, backend):
+    for run in played(jobs, workers, backend, run_job):
         if run.policy in moved:
             measures[run.policy, run.seed] = measured(scenario, run.ticks)
         runs[run.policy].append(run if run.seed == first else replace(run, ticks=()))
