@@ -51,7 +51,7 @@ from .loop import ControlLoop
 from .safety import State as SafetyState
 from .scheduler import Job
 from .status import WHY
-from .store import OutboxRow
+from .stored import OutboxRow
 from .tick import Outputs
 
 log = logging.getLogger("trimtab.alerting")

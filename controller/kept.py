@@ -19,7 +19,7 @@ from .guard import Guard, Guards
 from .laws.protocol import PriceRange
 from .moves import Moves
 from .safety import Safety
-from .store import Restored
+from .stored import Restored
 
 log = logging.getLogger("trimtab.control")
 

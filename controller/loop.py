@@ -39,7 +39,8 @@ from .publish import published, raised
 from .rows import TickTurns, tick_row
 from .safety import Safety, foremost
 from .scheduler import LATE_INTERVALS
-from .store import Restored, Store
+from .store import Store
+from .stored import Restored
 from .tick import ControlState, ModelOutput, Outputs, Steering
 from .watch import misses
 

@@ -8,7 +8,7 @@ from slos.objective import Slo
 from slos.reduce import SloReading, driving
 
 from .cells import Tallies
-from .store import TickRow
+from .stored import TickRow
 from .tick import ModelOutput
 
 

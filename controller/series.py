@@ -11,7 +11,8 @@ from math import inf
 
 from .config import ControlConfig
 from .status import iso, number
-from .store import RETENTION_S, Store, TickRow
+from .store import Store
+from .stored import RETENTION_S, TickRow
 
 MAX_MINUTES = RETENTION_S / 60
 MAX_POINTS = 720

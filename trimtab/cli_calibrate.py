@@ -33,7 +33,8 @@ from .cells import (
 )
 from .console import check_target, command_line, err, fail, out, progress_bar
 from .fit import FitError
-from .settings import Settings, load_settings
+from .settings import Settings
+from .settings_file import load_settings
 
 if TYPE_CHECKING:
     from .measure.run import Order

@@ -20,7 +20,8 @@ from .doctor.findings import Finding, Level, document, failed, summary
 from .doctor.gather import Target
 from .doctor.visit import Visit, assumed_of, visit
 from .processes import StartError, secret_from_env
-from .settings import Settings, check_addresses, load_settings
+from .settings import Settings, check_addresses
+from .settings_file import load_settings
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red", Level.UNKNOWN: "dim"}
 

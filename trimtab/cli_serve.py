@@ -36,7 +36,8 @@ from .processes import (
     set_up_logging,
     state_dir,
 )
-from .settings import Settings, default_state_dir, load_settings
+from .settings import Settings, default_state_dir
+from .settings_file import load_settings
 from .supervisor import Supervisor
 
 MODEL_PROBE_S = 1.0

@@ -26,7 +26,7 @@ from slos.spec import check_slos, load_slos
 from slos.write import to_yaml
 
 from .console import check_target, err, fail
-from .settings import check_settings
+from .settings_file import check_settings
 
 LIVE_TIMEOUT_S = 5.0
 

@@ -17,7 +17,8 @@ from slos.document import compose
 from slos.problem import Problem, Problems, SpecError
 
 from .discover import Discover
-from .settings import Settings, load_settings, shown
+from .settings import Settings, shown
+from .settings_file import load_settings
 
 CODE = "E301"
 """Values that do not go together."""

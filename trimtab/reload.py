@@ -27,7 +27,8 @@ from slos.policy import Declaration
 from slos.problem import SpecError
 from slos.revisions import revisions
 
-from .settings import Settings, parse_settings, unknown_tenants
+from .settings import Settings, unknown_tenants
+from .settings_file import parse_settings
 
 log = logging.getLogger("trimtab.reload")
 

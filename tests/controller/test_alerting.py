@@ -14,7 +14,7 @@ from controller.doing import doing
 from controller.feasibility import Feasibility, Relief
 from controller.laws.protocol import Action
 from controller.ledgers import Ledgers
-from controller.store import OutboxRow
+from controller.stored import OutboxRow
 from controller.tick import ModelOutput, Outputs
 from slos.alerts import State
 from slos.counts import Count

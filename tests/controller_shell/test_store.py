@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 import controller.store as module
+from controller import database, stored
 from controller.audit import AuditRow
+from controller.database import MIGRATIONS
 from controller.ledgers import LedgerKey, SliceRow
-from controller.store import FILE, MAX_PENDING, MIGRATIONS, RETENTION_S, OutboxRow, Store, TickRow
+from controller.store import FILE, MAX_PENDING, Store
+from controller.stored import RETENTION_S, OutboxRow, TickRow
 from router.policy import Policy, Publication, Weights
 from slos.counts import Count
 from tests.controller_shell.reports import SLOS
@@ -120,17 +123,17 @@ def test_rows_that_arrive_while_writing_stay(tmp_path: Path, monkeypatch: pytest
     store.put_ticks([ROW])
     late = replace(ROW, at_s=105.0)
 
-    write = module._write
+    write = stored.write
 
     def slow(*args: object) -> None:
         write(*args)  # type: ignore[arg-type]
         store.put_ticks([late])
         store.put_publication(publication(5, 0.2), 2.0)
 
-    monkeypatch.setattr(module, "_write", slow)
+    monkeypatch.setattr(module, "write", slow)
     assert store.flush(100.0)
     assert store.pending == 1
-    monkeypatch.setattr(module, "_write", write)
+    monkeypatch.setattr(module, "write", write)
     assert store.flush(100.0)
     assert [row.at_s for row in store.series(0.0)] == [100.0, 105.0]
     restored = store.restore(SLOS).publication
@@ -292,20 +295,20 @@ def test_a_disk_that_comes_back_gets_all_that_was_kept_in_memory(
     first = Store(tmp_path)
     put(first, SliceRow(KEY, LATEST, Count(1, 0)))
     first.close(10 * RETENTION_S)
-    really = module._open
+    really = database.open_database
 
     def read_only(path: str) -> sqlite3.Connection:
         if path == ":memory:":
             return really(path)
         raise sqlite3.OperationalError("attempt to write a readonly database")
 
-    monkeypatch.setattr(module, "_open", read_only)
+    monkeypatch.setattr(module, "open_database", read_only)
     store = Store(tmp_path)
     assert where(store) == "memory" and "readonly" in store.problem
     assert len(store.slices([KEY])) == 1, "what can be read is read"
     put(store, SliceRow(KEY, LATEST + 1, Count(2, 0)))
     assert store.flush(100.0) and where(store) == "memory"
-    monkeypatch.setattr(module, "_open", really)
+    monkeypatch.setattr(module, "open_database", really)
     assert store.flush(120.0) and where(store) == "memory", "tried every minute"
     put(store, SliceRow(KEY, LATEST + 2, Count(3, 0)))
     assert store.flush(170.0) and where(store) == "disk" and store.problem == ""

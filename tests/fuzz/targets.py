@@ -26,7 +26,7 @@ from router.sse import Meter
 from router.stamps import date_s
 from slos.problem import SpecError
 from slos.spec import load_slos
-from trimtab.settings import parse_settings
+from trimtab.settings_file import parse_settings
 
 PARAMS = {"do_remote_prefill": True, "remote_block_ids": [[1, 2]], "remote_host": "10.0.0.1"}
 

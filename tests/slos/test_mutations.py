@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from slos.problem import Problem, SpecError
 from slos.spec import check_slos
-from trimtab.settings import Settings, parse_settings
+from trimtab.settings import Settings
+from trimtab.settings_file import parse_settings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SLO_FILES = [(EXAMPLES / name).read_text("utf-8") for name in ("slo.yaml", "slo-full.yaml")]

@@ -9,7 +9,8 @@ import pytest
 
 from slos.spec import SpecError
 from trimtab.processes import read_settings, save_settings
-from trimtab.settings import Settings, parse_settings
+from trimtab.settings import Settings
+from trimtab.settings_file import parse_settings
 
 P0, P1, D0, R0 = (f"http://10.0.0.{at}:8000" for at in (1, 2, 3, 4))
 PLAIN = Settings(prefill=(P0, P1), decode=(D0,), replica=(R0,))

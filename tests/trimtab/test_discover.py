@@ -14,7 +14,8 @@ from router.membership.registrations import LOOPBACK
 from slos.problem import SpecError
 from trimtab.discover import NOWHERE, Discover
 from trimtab.processes import StartError, read_settings, save_settings
-from trimtab.settings import Settings, parse_settings
+from trimtab.settings import Settings
+from trimtab.settings_file import parse_settings
 from trimtab.sources import roster_for, sources
 
 

@@ -18,7 +18,8 @@ from trimtab import reload
 from trimtab.keys import doors_of
 from trimtab.processes import StartError
 from trimtab.reload import Reloader, ReloadState, difference, fresh, read_declared
-from trimtab.settings import Settings, load_settings
+from trimtab.settings import Settings
+from trimtab.settings_file import load_settings
 
 GOOD = "version: 1\nslos:\n  - {name: ttft, objective: p99(ttft) <= 2s}\n"
 OTHER = GOOD.replace("2s", "1s") + "  - {name: answers, objective: success >= 99%}\n"

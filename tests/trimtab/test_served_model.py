@@ -17,7 +17,8 @@ from router.policy import Policy, Publication, Weights
 from router.recognition import Recogniser, Recognition
 from slos.spec import load_slos
 from trimtab.served_model import ServedModel, Shared, served_model
-from trimtab.settings import Settings, parse_settings
+from trimtab.settings import Settings
+from trimtab.settings_file import parse_settings
 
 TWO = """\
 version: 1

@@ -16,7 +16,8 @@ from slos.objective import Match, Signal, Slo
 from slos.spec import SpecError
 from trimtab.cli_serve import _settings
 from trimtab.processes import StartError, installation_secret, read_settings, save_settings, secret_from_env
-from trimtab.settings import Settings, parse_settings
+from trimtab.settings import Settings
+from trimtab.settings_file import parse_settings
 
 GOOD = """\
 version: 1
