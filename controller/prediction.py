@@ -14,8 +14,19 @@ from router.latency import LatencyModel
 
 def ttft_ms(model: LatencyModel, features: TurnFeatures, local: bool) -> float:
     """By the features of its decision."""
+    return backlog_ms(features, local) + nodes_ms(model, features, local)
+
+
+def backlog_ms(features: TurnFeatures, local: bool) -> float:
+    """What is before the turn."""
+    if local or features.prefill is None:
+        return features.d_backlog_ms
+    return features.p_backlog_ms + features.link_backlog_ms
+
+
+def nodes_ms(model: LatencyModel, features: TurnFeatures, local: bool) -> float:
+    """What the turn takes by itself."""
     f = features
     if local or f.prefill is None:
-        return f.d_backlog_ms + model.local_ms(f.uncached_d, f.prompt_tokens, f.d_batch)
-    remote_ms = model.remote_ms(f.uncached_p, f.uncached_d, f.prompt_tokens, f.d_batch)
-    return f.p_backlog_ms + f.link_backlog_ms + remote_ms
+        return model.local_ms(f.uncached_d, f.prompt_tokens, f.d_batch)
+    return model.remote_ms(f.uncached_p, f.uncached_d, f.prompt_tokens, f.d_batch)

@@ -6,9 +6,10 @@ last one, at a tick, once there are `LEAST_TURNS`. Latencies that leave what was
 tables change, or until a new level has been learnt that is within `ALIKE` of the old one.
 
 A table that is off by a constant does not drift: that is learnt, and shown (`level`). What drifts while a reference is
-learnt is taken for the reference. Left out: turns that were planned more than once or decoded elsewhere than they were
-decided for, replicas, what a local prompt costs the others (TPOT), and which of the table's constants is wrong.
-docs/decisions/0045 has what was measured.
+learnt is taken for the reference. Turns that met a long backlog tell of queues: in an overload their residuals leave
+the others' by 30 % either way, on the same hardware. Left out with them: turns that were planned more than once or
+decoded elsewhere than they were decided for, and replicas. Nothing here sees what a local prompt costs the others
+(TPOT), or says which of the table's constants is wrong. docs/decisions/0045 has what was measured.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ from router.record import TurnRecord
 from router.turn import Route
 
 from .intake import MAX_MODELS
-from .prediction import ttft_ms
+from .prediction import backlog_ms, nodes_ms
 
 log = logging.getLogger("trimtab.control")
 
 LEAST_TURNS = 10
 """Of a mean. A single turn says little: at a low rate a tick has one or two."""
+MOST_BACKLOG = 0.5
+"""Before a turn, over what the nodes take for it: with more its TTFT says more about queues than about the table."""
 LEARN = 60
 """Means: five minutes where ticks have turns enough."""
 LEAST_SD = 0.15
@@ -147,16 +150,19 @@ class TableDrift:
         return json.dumps(self.snapshot(), allow_nan=False)
 
     def _fold(self, record: TurnRecord, latency: LatencyModel, policy: Policy) -> None:
-        name, predicted_ms = record.features.model, ttft_ms(latency, record.features, record.went_local)
-        if record.ttft_s is None or not 0.0 < predicted_ms < math.inf or not 0.0 < record.ttft_s < math.inf:
+        name, local = record.features.model, record.went_local
+        ahead_ms, own_ms = backlog_ms(record.features, local), nodes_ms(latency, record.features, local)
+        if not 0.0 < own_ms < math.inf or not 0.0 <= ahead_ms <= MOST_BACKLOG * own_ms:
+            return
+        if record.ttft_s is None or not 0.0 < record.ttft_s < math.inf:
             return
         model = self._models.get(name)
         if model is None:
             if len(self._models) >= MAX_MODELS:
                 return
             model = self._models[name] = _Model(_digests(policy, name))
-        route = model.local if record.went_local else model.transferred
-        route.take(residual(record.ttft_s, predicted_ms / 1e3))
+        route = model.local if local else model.transferred
+        route.take(residual(record.ttft_s, (ahead_ms + own_ms) / 1e3))
 
 
 class _Route:

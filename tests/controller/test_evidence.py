@@ -50,11 +50,12 @@ def test_a_stalled_fleet_never_looks_fast():
 
 @given(seen=counts, late=st.integers(0, 200))
 def test_a_turn_that_waits_past_its_slo_is_a_miss_for_sure_and_never_helps(seen, late):
-    ended, waiting = reading(*seen), reading(*seen, late=late)
+    bad, turns = seen
+    ended, waiting = reading(bad, turns), reading(bad, turns, late)
     evidence = Evidence().after([ended])
     calm, side = evidence.sides([ended]).ttft, evidence.sides([waiting]).ttft
     assert side.z >= calm.z and side.low >= calm.low - 1e-9 and side.high >= calm.high - 1e-9
-    as_if_ended = Evidence().after([reading(seen[0] + late, seen[1] + late)]).sides([ended]).ttft
+    as_if_ended = Evidence().after([reading(bad + late, turns + late)]).sides([ended]).ttft
     assert side.z == pytest.approx(as_if_ended.z)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from controller.intake import MAX_MODELS
-from controller.prediction import ttft_ms
+from controller.prediction import nodes_ms, ttft_ms
 from controller.table_drift import ALIKE, LEARN, LEAST_TURNS, Drifted, TableDrift
 from controller.table_words import drift_words, fit_document, raised_words
 from estimators.drift import Drift
@@ -81,12 +81,15 @@ def test_a_few_percent_are_no_drift_however_long():
     assert run(drift, steady(2000, 0.7 * ALIKE), start=LEARN) == []
 
 
-def test_what_the_model_predicts_of_a_backlog_is_no_drift():
-    drift = TableDrift()
+def test_a_backlog_is_part_of_the_prediction_and_turns_behind_a_long_one_tell_of_queues():
+    drift, own_ms = TableDrift(), nodes_ms(LATENCY, FEATURES, False)
     run(drift, [0.0] * LEARN, local=False)
     for at in range(200):
-        drift.take([turn(0.0, local=False, p_backlog_ms=900.0, link_backlog_ms=50.0)] * LEAST_TURNS, POLICY)
+        short = turn(0.0, local=False, p_backlog_ms=0.3 * own_ms, link_backlog_ms=0.1 * own_ms)
+        long = turn(1.0, local=False, p_backlog_ms=0.6 * own_ms)
+        drift.take([short, long] * LEAST_TURNS, POLICY)
         assert drift.tick(1000.0 + at) == ()
+    assert levels(drift)[Route.PREFILL_TRANSFER] == pytest.approx(0.0)
 
 
 def test_turns_of_several_ticks_make_one_mean_where_a_tick_has_too_few():
@@ -123,7 +126,7 @@ def test_a_drift_stands_until_the_latencies_are_back():
     run(drift, steady(200))
     run(drift, steady(100, 0.6), start=200)
     (stands,) = drift.drifted()
-    assert (stands.drift, stands.before) == (Drift.SLOWER, pytest.approx(0.0, abs=0.02))
+    assert stands.drift is Drift.SLOWER and stands.before == pytest.approx(0.0, abs=0.02)
     assert drift.drifted() == (stands,), "learnt anew, and still not what it was"
     (back,) = run(drift, steady(40), start=300)
     assert back.drift is Drift.FASTER and back.before == pytest.approx(0.6, abs=0.05)
@@ -202,7 +205,9 @@ def test_it_is_said_in_words_and_as_json():
     assert told.startswith("transferred turns have become slower, they took 1.10 times what the table predicts before")
     assert told.endswith("measure again (trimtab calibrate)")
     fit = drift.fits()[1]
-    assert drift_words(fit).startswith("transferred turns take 2.20 times what the table predicts, and took 1.10 times")
+    assert fit.level == pytest.approx(log(2.2), abs=0.01)
+    now = f"{exp(fit.level or 0.0):.2f} times"
+    assert drift_words(fit).startswith(f"transferred turns take {now} what the table predicts, and took 1.10 times")
     assert fit_document(fit, "then") == {
         "route": "prefill_transfer",
         "residual_log": pytest.approx(log(2.2), abs=0.01),

@@ -47,7 +47,7 @@ def test_forty_minutes_of_steady_agents_raise_nothing():
     assert all(fit.reference is not None for fit in simulation.table_drift.fits()), "both routes were looked at"
 
 
-def test_more_traffic_on_the_same_fleet_is_no_drift():
-    phases = (Phase("few", 700.0, ((AGENT, 0.4),)), Phase("many", 500.0, ((AGENT, 0.9),)))
+def test_more_traffic_on_the_same_fleet_is_no_drift_and_no_overload_is():
+    phases = (Phase("few", 600.0, ((AGENT, 0.4),)), Phase("too many", 600.0, ((AGENT, 1.2),)))
     simulation = run("llama-3.1-70b-h100-tp4", phases, 101)
     assert simulation.drifts == []
