@@ -1,5 +1,5 @@
 """Alarms of the system itself: the store, a reload that failed, a loop that stands still, a price that fell back,
-routers that went silent.
+a table that drifted, routers that went silent.
 
 A condition says what is wrong now, thing by thing; each thing has a machine that holds it for `for_s` before it is an
 alarm and for `clear_s` before it is none. Pure: conditions are functions, time is an argument.
@@ -7,7 +7,7 @@ alarm and for `clear_s` before it is none. Pure: conditions are functions, time 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from router.kv_guard import OVERRUN
@@ -152,6 +152,18 @@ def fallen_back(models: Callable[[], Mapping[str, str]]) -> Condition:
         }
 
     return Condition("TrimtabPriceFellBack", check)
+
+
+def table_drifted(drifts: Callable[[], Iterable[tuple[str, str, str]]]) -> Condition:
+    """Tables that no longer describe their fleet; `drifts` gives model, route and a sentence."""
+
+    def check() -> Mapping[str, Wrong]:
+        return {
+            f"table of {model}, {route}": Wrong(f"{model}: {said}", labels={"model": model, "route": route})
+            for model, route, said in drifts()
+        }
+
+    return Condition("TrimtabTableDrift", check)
 
 
 def routers_silent(intake: Intake, now_s: Callable[[], float]) -> Condition:

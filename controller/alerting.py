@@ -43,6 +43,7 @@ from .alarms import (
     routers_silent,
     store_damaged,
     store_failed,
+    table_drifted,
 )
 from .doing import doing
 from .judging import Judging, Standing
@@ -52,6 +53,7 @@ from .safety import State as SafetyState
 from .scheduler import Job
 from .status import WHY
 from .stored import OutboxRow
+from .table_words import drift_words
 from .tick import Outputs
 
 log = logging.getLogger("trimtab.alerting")
@@ -389,12 +391,17 @@ def conditions(loop: ControlLoop) -> list[Condition]:
         found = {model: loop.guard(model).safety for model in loop.intake.tallies}
         return {model: WHY[each.reason] for model, each in found.items() if each.state is SafetyState.FALLBACK_HOME}
 
+    def drifts() -> list[tuple[str, str, str]]:
+        fits = [fit for fit in loop.table_drift.fits() if fit.drifted is not None]
+        return [(fit.model, fit.route.value, drift_words(fit)) for fit in fits]
+
     return [
         store_failed(lambda: loop.store.problem),
         store_damaged(lambda: loop.store.damage),
         reload_failed(lambda: loop.reload_failed),
         controller_stale(late),
         fallen_back(fallbacks),
+        table_drifted(drifts),
         routers_silent(loop.intake, loop.monotonic),
         kv_overrun(loop.intake, loop.monotonic),
     ]

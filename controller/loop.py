@@ -41,12 +41,16 @@ from .safety import Safety, foremost
 from .scheduler import LATE_INTERVALS
 from .store import Store
 from .stored import Restored
+from .table_drift import TableDrift
+from .table_words import raised_words
 from .tick import ControlState, ModelOutput, Outputs, Steering
 from .watch import misses
 
 log = logging.getLogger("trimtab.control")
 
 MAX_POLLERS = 256
+TABLE_DRIFT = "table_drift"
+"""The document that says what residuals of the tables were learnt."""
 SAME_PRICE = 1e-6
 """Relative; a price has been through JSON and a division or two."""
 
@@ -101,6 +105,8 @@ class ControlLoop:
         rows = store.slices([ledger_key(slo) for slo in config.slos])
         self.ledgers = Ledgers(config.slos, epoch, rows, self.intake.measured())
         """What was counted, by slices of time, for the days that budgets last."""
+        self.table_drift = TableDrift.from_json(store.document(TABLE_DRIFT))
+        """Whether the tables still predict what is measured; nothing that moves a price reads it."""
         self.percentiles = Percentiles(config.slos)
         """Each SLO's percentile over the last minutes, to be shown."""
         kept = from_json(store.document(DOCUMENT))
@@ -166,6 +172,7 @@ class ControlLoop:
         accepted = self.intake.accept(report, now_s)
         if self.intake.totals.reports > folded:
             self.percentiles.fold(report.records, now_s)
+            self.table_drift.take(report.records, self.policy)
             self._tell(report.records, now_s)
         version = self.publication.version
         # A router that this process has not met may act on a version that an earlier process published, not stored.
@@ -238,6 +245,7 @@ class ControlLoop:
             self._published()
         at_s = self.wall()
         self._guard(result, at_s)
+        self._drift(at_s)
         self.store.put_ticks(
             [
                 tick_row(
@@ -286,6 +294,14 @@ class ControlLoop:
             if model not in self.since_s or guard.safety.since_tick != self.guard(model).safety.since_tick:
                 self.since_s[model] = at_s
         self._keep(result.guards, at_s)
+
+    def _drift(self, at_s: float) -> None:
+        """Look whether measured latencies have left the tables, and put it on record."""
+        for drifted in self.table_drift.tick(at_s):
+            told = raised_words(drifted)
+            log.warning("%s: %s", drifted.model, told)
+            self.store.audit(AuditRow(at_s, CONTROLLER, "table_drift", f"{drifted.model}: {told}"))
+        self.store.put_document(TABLE_DRIFT, self.table_drift.to_json(), at_s)
 
     # -- operators -----------------------------------------------------------------------------------------------------
 

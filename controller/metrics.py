@@ -17,6 +17,7 @@ from enum import StrEnum
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from estimators.drift import Drift
 from slos.counts import Count
 
 from .loop import ControlLoop
@@ -114,6 +115,27 @@ SPECS: tuple[Spec, ...] = (
         "Turns that the SLO is not about, over all routers, since this process began.",
     ),
     Spec("trimtab_infeasible", Kind.GAUGE, "", ("model",), "1 while no price can hold the model's SLOs."),
+    Spec(
+        "trimtab_table_residual_log",
+        Kind.GAUGE,
+        "",
+        ("model", "route"),
+        "Mean ln(measured / predicted) TTFT of the last later turns: what the table is off by.",
+    ),
+    Spec(
+        "trimtab_table_drifted",
+        Kind.GAUGE,
+        "",
+        ("model", "route", "direction"),
+        "1 while latencies have left the table in that direction and have not come back: slower or faster.",
+    ),
+    Spec(
+        "trimtab_table_drifts",
+        Kind.COUNTER,
+        "",
+        ("model", "route", "direction"),
+        "Alarms that latencies have left the table.",
+    ),
     Spec("trimtab_control_turns", Kind.COUNTER, "", ("model",), "Turns folded."),
     Spec("trimtab_control_later_turns", Kind.COUNTER, "", ("model",), "Turns after a conversation's first."),
     Spec(
@@ -243,6 +265,7 @@ class ControlCollector(Collector):
         intake, totals, store, config = loop.intake, loop.intake.totals, loop.store, loop.config
         routers, tallies, counts = intake.routers(now_s), intake.tallies, self._counts()
         guards = {model: loop.guard(model) for model in tallies}
+        fits = loop.table_drift.fits()
         readings: Samples = [
             ((model, r.slo.name, r.slo.signal.value), r.value_s)
             for model, output in loop.outputs.items()
@@ -287,6 +310,20 @@ class ControlCollector(Collector):
             EXCLUDED: _by_slo(counts, "excluded"),
             "trimtab_infeasible": [
                 ((model,), float(output.feasibility.relief is not None)) for model, output in loop.outputs.items()
+            ],
+            "trimtab_table_residual_log": [
+                ((each.model, each.route.value), each.level) for each in fits if each.level is not None
+            ],
+            "trimtab_table_drifted": [
+                (
+                    (each.model, each.route.value, drift.value),
+                    float(each.drifted is not None and each.drifted.drift is drift),
+                )
+                for each in fits
+                for drift in Drift
+            ],
+            "trimtab_table_drifts": [
+                ((each.model, each.route.value, drift.value), count) for each in fits for drift, count in each.raised
             ],
             "trimtab_control_turns": [((model,), tally.turns) for model, tally in tallies.items()],
             "trimtab_control_later_turns": [((model,), tally.later_turns) for model, tally in tallies.items()],

@@ -37,6 +37,8 @@ from router.policy import Policy
 from router.record import TurnRecord
 from router.turn import NodeId, Route
 
+from .prediction import ttft_ms
+
 HOLD_S = 20.0
 """Longer than most turns take: one that takes longer is replayed out of its order."""
 ERROR_RANGE = (0.2, 5.0)
@@ -187,9 +189,7 @@ class Replay:
         if may_go_either_way(record):
             decision = decide(policy, other, 1.0)
             local = decision.route is Route.APPEND_LOCAL
-        on_d_ms = model.local_ms(features.uncached_d, prompt, features.d_batch)
-        was_ms = _ttft_ms(model, features, on_d_ms, was_local)
-        would_ms = _ttft_ms(model, other, on_d_ms, local)
+        was_ms, would_ms = ttft_ms(model, features, was_local), ttft_ms(model, other, local)
         self._book(self._was, model, features, was_local, now_s)
         self._book(self._would, model, other, local, now_s)
         self._was.remember(record, features, was_local, really)
@@ -291,10 +291,3 @@ def may_go_either_way(record: TurnRecord) -> bool:
 
 def _route_of(local: bool) -> Route:
     return Route.APPEND_LOCAL if local else Route.PREFILL_TRANSFER
-
-
-def _ttft_ms(model: LatencyModel, features: TurnFeatures, on_d_ms: float, local: bool) -> float:
-    if local or features.prefill is None:
-        return features.d_backlog_ms + on_d_ms
-    remote_ms = model.remote_ms(features.uncached_p, features.uncached_d, features.prompt_tokens, features.d_batch)
-    return features.p_backlog_ms + features.link_backlog_ms + remote_ms

@@ -24,6 +24,7 @@ from .loop import ControlLoop
 from .pin import PinFile
 from .rows import sides
 from .safety import Safety, State, Why
+from .table_words import drift_words, fit_document
 from .tick import ModelOutput
 
 WHY = {
@@ -140,6 +141,11 @@ def _model(loop: ControlLoop, name: str, now_s: float) -> dict[str, object]:
         "turns": tally.turns,
         "later_turns": tally.later_turns,
         "local_turns": tally.local_turns,
+        "table": [
+            fit_document(each, None if each.drifted is None else iso(each.drifted.at_s))
+            for each in loop.table_drift.fits()
+            if each.model == name
+        ],
     }
 
 
@@ -337,6 +343,9 @@ def problems(loop: ControlLoop, pin: PinFile, now_s: float) -> list[str]:
             found.append(f"{name}: {WHY[safety.reason]}.")
         if output.feasibility.relief is not None and safety.state is not State.PINNED:  # under a pin nobody judges it
             found.append(f"{name}: the SLOs cannot be held by routing: {output.feasibility.relief.value}.")
+    for fit in loop.table_drift.fits():
+        if fit.drifted is not None:
+            found.append(f"{fit.model}: since {iso(fit.drifted.at_s)} {drift_words(fit)}.")
     if loop.config.mode == "paper" and loop.config.law is not None:
         found.append("mode paper: the weights stay as configured, for no law moves them in this version.")
     for name, tally in intake.tallies.items():

@@ -15,7 +15,7 @@ one in 160,000 independent normal residuals for the two sides together; learning
 (tests/estimators/test_drift.py has the counts). A delta of .1 with a bar of 8 alarms falsely about every ninety
 residuals once it has learnt. Samples that come in bursts are not independent: give means per tick.
 
-State is eleven numbers. Left out: when the drift began, other than `g` having left 0, and what to do about it.
+State is some dozen numbers. Left out: when the drift began, other than `g` having left 0, and what to do about it.
 """
 
 import math
@@ -32,7 +32,10 @@ CLIP = 4.0
 MEMORY = 5000.0
 """Residuals that the reference remembers."""
 LEAST_SD = 0.01
-"""In ln: differences below 1 % are no drift, however steady the latencies."""
+"""In ln: differences below 1 % are no drift, however steady the latencies. A larger one (`least_sd`) leaves out what is
+too small to matter: shifts below delta x least_sd are never told."""
+SLOWLY = 200.0
+"""Once there is a reference a residual moves it by 1/200 at most, so that no drift is learnt before it is told."""
 NONSENSE = 50.0
 """In ln: beyond this a residual counts as infinite."""
 
@@ -60,23 +63,29 @@ class Alarm:
     drift: Drift
     at_s: float
     after: int
+    before: float
+    """The mean residual when both sums last were 0: what it was before."""
 
 
 class DriftAlarm:
     """Follows one stream of residuals."""
 
-    __slots__ = ("_at_s", "_bar", "_delta", "_down", "_learn", "_mean", "_n", "_square", "_up", "alarms", "last")
+    __slots__ = (
+        "_at_s", "_bar", "_before", "_delta", "_down", "_learn", "_least_sd", "_mean", "_n", "_square", "_up",
+        "alarms", "last",
+    )  # fmt: skip
 
-    def __init__(self, learn: int = LEARN, delta: float = DELTA, bar: float = BAR) -> None:
-        """Raises ValueError unless learn >= 2, delta >= 0 and bar > 0, all finite."""
-        if learn < 2 or not 0.0 <= delta < math.inf or not 0.0 < bar < math.inf:
-            raise ValueError(f"no drift alarm for learn={learn}, delta={delta}, bar={bar}")
+    def __init__(self, learn: int = LEARN, delta: float = DELTA, bar: float = BAR, least_sd: float = LEAST_SD) -> None:
+        """Raises ValueError unless learn >= 2, delta >= 0, bar > 0 and least_sd > 0, all finite."""
+        if learn < 2 or not 0.0 <= delta < math.inf or not 0.0 < bar < math.inf or not 0.0 < least_sd < math.inf:
+            raise ValueError(f"no drift alarm for learn={learn}, delta={delta}, bar={bar}, least_sd={least_sd}")
         self._learn = learn
         self._delta = delta
         self._bar = bar
+        self._least_sd = least_sd
         self._at_s = -math.inf
         self._n = 0
-        self._mean = self._square = self._up = self._down = 0.0
+        self._mean = self._square = self._up = self._down = self._before = 0.0
         self.alarms = 0
         self.last: Alarm | None = None
 
@@ -90,6 +99,8 @@ class DriftAlarm:
             if abs(value) < NONSENSE:
                 self._take(value)
             return None
+        if self._up == self._down == 0.0:
+            self._before = self._mean
         sd = self._sd
         z = min(max((value - self._mean) / sd, -CLIP), CLIP)
         self._up = max(0.0, self._up + z - self._delta)
@@ -97,10 +108,15 @@ class DriftAlarm:
         self._take(self._mean + z * sd)
         if max(self._up, self._down) <= self._bar:
             return None
-        self.last = Alarm(Drift.SLOWER if self._up > self._down else Drift.FASTER, self._at_s, self._n)
+        self.last = Alarm(Drift.SLOWER if self._up > self._down else Drift.FASTER, self._at_s, self._n, self._before)
         self.alarms += 1
         self._forget()
         return self.last
+
+    @property
+    def made(self) -> tuple[int, float, float, float]:
+        """What it was made with: learn, delta, bar and least_sd."""
+        return self._learn, self._delta, self._bar, self._least_sd
 
     @property
     def learning(self) -> bool:
@@ -122,43 +138,46 @@ class DriftAlarm:
             "learn": self._learn,
             "delta": self._delta,
             "bar": self._bar,
+            "least_sd": self._least_sd,
             "n": self._n,
             "mean": self._mean,
             "square": self._square,
+            "before": self._before,
             "up": self._up,
             "down": self._down,
             "at_s": None if self._at_s == -math.inf else self._at_s,
             "alarms": self.alarms,
-            "last": None if last is None else [last.drift.value, last.at_s, last.after],
+            "last": None if last is None else [last.drift.value, last.at_s, last.after, last.before],
         }
 
     @classmethod
     def restore(cls, state: State) -> Self:
         """Raises ValueError for what no `snapshot` gave."""
         try:
-            alarm = cls(int(state["learn"]), float(state["delta"]), float(state["bar"]))
+            alarm = cls(int(state["learn"]), float(state["delta"]), float(state["bar"]), float(state["least_sd"]))
             alarm._n, alarm.alarms = int(state["n"]), int(state["alarms"])
             alarm._mean, alarm._square = float(state["mean"]), float(state["square"])
             alarm._up, alarm._down = float(state["up"]), float(state["down"])
+            alarm._before = float(state["before"])
             alarm._at_s = -math.inf if state["at_s"] is None else float(state["at_s"])
             if state["last"] is not None:
-                drift, at_s, after = state["last"]
-                alarm.last = Alarm(Drift(drift), float(at_s), int(after))
+                drift, at_s, after, before = state["last"]
+                alarm.last = Alarm(Drift(drift), float(at_s), int(after), float(before))
         except (KeyError, TypeError, ValueError) as problem:
             raise ValueError(f"no state of a DriftAlarm: {problem!r}") from problem
-        numbers = (alarm._mean, alarm._square, alarm._up, alarm._down)
+        numbers = (alarm._mean, alarm._square, alarm._up, alarm._down, alarm._before)
         if not all(map(math.isfinite, numbers)) or min(alarm._n, alarm._square, alarm._up, alarm._down) < 0:
             raise ValueError(f"no state of a DriftAlarm: {numbers}")
         return alarm
 
     @property
     def _sd(self) -> float:
-        return max(LEAST_SD, math.sqrt(self._square))
+        return max(self._least_sd, math.sqrt(self._square))
 
     def _take(self, value: float) -> None:
         """Welford's running mean and mean square deviation, forgetting beyond MEMORY."""
+        weight = 1.0 / (self._n + 1 if self.learning else min(max(self._n + 1.0, SLOWLY), MEMORY))
         self._n += 1
-        weight = 1.0 / min(float(self._n), MEMORY)
         before = value - self._mean
         self._mean += weight * before
         self._square += weight * (before * (value - self._mean) - self._square)

@@ -28,6 +28,7 @@ from controller.guard import Around, Guards, guarded
 from controller.laws.protocol import Law
 from controller.observe import Shadow
 from controller.safety import State
+from controller.table_drift import Drifted, TableDrift
 from controller.tick import TICK_S, ControlState, ModelOutput
 from emulator.events import Events
 from emulator.faults import Fault, FaultKind, check
@@ -182,8 +183,10 @@ class Simulation:
         self.core = self.routers.cores[0]
         """The first router; there is no other unless `routers` says so."""
         self.state = ControlState(publication, law)
-        observed = None if shadow is None else lambda record: shadow.take((record,), self.events.now_s)
-        self.told = Told(profile.model, slos, share=told_share, seed=seed, also=observed)
+        self.table_drift = TableDrift()
+        self.drifts: list[Drifted] = []
+        """Alarms that the table no longer describes the fleet."""
+        self.told = Told(profile.model, slos, share=told_share, seed=seed, also=self._told)
         self.tallies = self.told.tallies
         self.guards: Guards = {}
         self.profile = profile
@@ -446,6 +449,12 @@ class Simulation:
         if self.on_record is not None:
             self.on_record(record)
 
+    def _told(self, record: TurnRecord) -> None:
+        """What else takes the records that the controller is told of."""
+        self.table_drift.take((record,), self.state.publication.arms["main"])
+        if self.shadow is not None:
+            self.shadow.take((record,), self.events.now_s)
+
     def _usage(self) -> None:
         for name, engine in self.fleet.engines.items():
             if engine.alive:
@@ -464,6 +473,7 @@ class Simulation:
         self.state, self.guards, outputs = ticked.control, ticked.guards, ticked.outputs
         if outputs.publication is not None:
             self.routers.swap(outputs.publication)
+        self.drifts += self.table_drift.tick(now)
         if self.shadow is not None:
             self.shadow.tick(now)
         tally, state = self.tallies[self._model], self.guards[self._model].safety.state

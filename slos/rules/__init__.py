@@ -23,7 +23,12 @@ def rule_file(declaration: Declaration, options: RuleOptions | None = None) -> R
     options.check(declaration)
     alerts, left_out = alerting.group(declaration, options)
     return RuleFile(
-        (*recording.groups(declaration, options), alerts, alerting.health(declaration, options)),
+        (
+            *recording.groups(declaration, options),
+            alerts,
+            alerting.health(declaration, options),
+            alerting.system(declaration, options),
+        ),
         declaration.source,
         left_out,
     )

@@ -5,6 +5,7 @@
     SLONoTraffic          no turn was judged, and at this time of yesterday there were some
     SLOEvaluationStale    the counters stand still: no ticks, or no router reports
     SLOControllerAbsent   nobody exports them
+    TrimtabTableDrift     latencies have left what the table predicts, by the controller's own alarm
 
 A burn factor that cannot be reached (all bad is 1 / the share that may be bad) is left out; one below 1 was raised to 1
 by `Burn.factor`, for inside its budget nobody need be told. With a budget by slices the same windows count slices, each
@@ -17,7 +18,7 @@ import math
 from ..alerts import Gate
 from ..allowance import Method
 from ..objective import Signal, Slo
-from ..policy import Burn, Declaration
+from ..policy import Burn, Declaration, Severity
 from ..wording import percent
 from . import recording
 from .layout import Alert, Group, LeftOut
@@ -26,6 +27,7 @@ from .promql import (
     BAD_LEFT,
     BUDGET_LEFT,
     CONTROLLER,
+    DRIFTED,
     EVALUATED,
     EVIDENCE,
     SLICE_BAD,
@@ -110,6 +112,24 @@ def health(declaration: Declaration, options: RuleOptions) -> Group:
         },
     )
     return Group("slo-health", options.interval_s, (traffic, stale, absent))
+
+
+def system(declaration: Declaration, options: RuleOptions) -> Group:
+    """What is wrong with what decides, and not with a promise."""
+    drift = Alert(
+        "TrimtabTableDrift",
+        f"max by (model, route, direction) ({DRIFTED}{recording.counters(options)}) == 1",
+        0.0,
+        0.0,
+        _labels(declaration, options, "system", Severity.TICKET.value),
+        {
+            "summary": "{{ $labels.model }}: latencies of {{ $labels.route }} have become {{ $labels.direction }} than "
+            "the table predicts",
+            "description": "Find out what has changed, mend it, or measure again: trimtab calibrate.",
+            **_urls(declaration, options, None),
+        },
+    )
+    return Group("trimtab-system", options.interval_s, (drift,))
 
 
 def _burn(slo: Slo, burn: Burn, declaration: Declaration, options: RuleOptions) -> Alert | LeftOut:

@@ -6,6 +6,7 @@ VALID = "trimtab_slo_valid_events_total"
 BAD = "trimtab_slo_bad_events_total"
 EVALUATED = "trimtab_slo_last_evaluation_timestamp_seconds"
 CONTROLLER = "trimtab_control_info"
+DRIFTED = "trimtab_table_drifted"
 
 _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1))
 

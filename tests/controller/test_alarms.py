@@ -14,6 +14,7 @@ from controller.alarms import (
     routers_silent,
     store_damaged,
     store_failed,
+    table_drifted,
 )
 from controller.intake import FORGET_S, Intake
 from slos.policy import Severity
@@ -65,6 +66,20 @@ def test_a_price_that_fell_back_is_a_ticket_with_its_reason_until_half_a_minute_
     assert alarm.severity is Severity.TICKET and "m: the fleet answers" in alarm.said
     fallen.clear()
     assert on(system, 10.0) == ["TrimtabPriceFellBack price of m ticket"] and on(system, 40.0) == []
+
+
+def test_a_table_that_drifted_is_a_ticket_per_route_until_the_latencies_are_back():
+    drifts: list[tuple[str, str, str]] = []
+    system = SystemAlarms()
+    system.add(table_drifted(lambda: drifts))
+    assert on(system, 0.0) == []
+    drifts += [("m", "append_local", "slow"), ("m", "prefill_transfer", "slow too")]
+    found = system.after(5.0)
+    assert [alarm.labels["route"] for alarm in found] == ["append_local", "prefill_transfer"]
+    assert all(alarm.labels["alertname"] == "TrimtabTableDrift" for alarm in found)
+    assert found[0].severity is Severity.TICKET and found[0].said == "m: slow"
+    drifts.clear()
+    assert len(on(system, 10.0)) == 2 and on(system, 40.0) == []
 
 
 def test_a_router_that_stops_reporting_is_a_ticket_and_all_of_them_are_a_page():

@@ -4,6 +4,8 @@ from dataclasses import replace
 from math import inf
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from controller import cells
 from controller.cells import MIN_SAMPLES, CellCount, Tallies
@@ -102,6 +104,21 @@ def test_turns_waiting_past_the_slo_count_with_their_age():
     late = Waiting(MODEL, 2, True, 2.5)
     assert readings(filled(100), waiting=(late, late))["later-ttft"] == 2.5
     assert readings(Tallies(MODEL, SLOS), waiting=(late,) * 20) == {"later-ttft": 2.5, "tpot": None}
+
+
+@settings(derandomize=True, max_examples=50)
+@given(st.lists(st.floats(0.1, 4.0), min_size=MIN_SAMPLES, max_size=80), st.lists(st.floats(2.01, 9.0), max_size=40))
+def test_turns_that_wait_past_the_slo_never_make_a_reading_look_kept(ended, ages):
+    limit_s = TTFT.threshold_s or 0.0
+    tallies = Tallies(MODEL, SLOS), Tallies(MODEL, SLOS)
+    for ttft_s in ended:
+        for each in tallies:
+            each.fold(record(ttft_s=ttft_s))
+    alone = readings(tallies[0])[TTFT.name]
+    (reading, _) = tallies[1].readings([Waiting(MODEL, 2, True, age_s) for age_s in ages], 5.0)
+    assert alone is not None and reading.value_s is not None
+    assert reading.value_s > limit_s or alone <= limit_s
+    assert reading.late == len(ages), "and each is a miss for the evidence"
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,26 @@ def test_a_turn_that_still_waits_is_a_miss_now_and_is_not_kept():
     assert seen.sides([late]).ttft.z > 0 and seen.sides([reading(0, 0)]).ttft.z < 0
 
 
+def test_a_stalled_fleet_never_looks_fast():
+    stalled = reading(0, 0, late=50)
+    fast = Evidence().after([reading(0, 400)])
+    assert fast.sides([reading(0, 0)]).ttft.kept
+    for seen in (Evidence(), fast):
+        side = seen.after([stalled]).sides([stalled]).ttft
+        assert side.z > 0 and side.low > 1 and not side.kept, "with no turn ended those that wait are all there is"
+
+
+@given(seen=counts, late=st.integers(0, 200))
+def test_a_turn_that_waits_past_its_slo_is_a_miss_for_sure_and_never_helps(seen, late):
+    bad, turns = seen
+    ended, waiting = reading(bad, turns), reading(bad, turns, late)
+    evidence = Evidence().after([ended])
+    calm, side = evidence.sides([ended]).ttft, evidence.sides([waiting]).ttft
+    assert side.z >= calm.z and side.low >= calm.low - 1e-9 and side.high >= calm.high - 1e-9
+    as_if_ended = Evidence().after([reading(bad + late, turns + late)]).sides([ended]).ttft
+    assert side.z == pytest.approx(as_if_ended.z)
+
+
 def test_no_turns_say_nothing_and_no_slo_says_nothing():
     side = counted(None, None).ttft
     assert side.z == 0 and side.turns == 0 and not side.kept and side.severity is None

@@ -297,6 +297,15 @@ def test_metrics_are_one_valid_exposition_of_all_processes(site: Site) -> None:
     assert "trimtab_turns" not in found, "a silent router's gauges must not look alive"
 
 
+def test_what_the_table_is_off_by_is_a_metric_and_its_alarms_begin_at_nothing(site: Site) -> None:
+    drive(site.loop, site.clock, 1, lambda seq: report(seq, records=turns()))
+    found = {family.name: family for family in text_string_to_metric_families(site.client.get("/metrics").text)}
+    (sample,) = found["trimtab_table_residual_log"].samples
+    assert sample.labels == {"model": "m", "route": "append_local"} and abs(sample.value) < 5
+    for name in ("trimtab_table_drifted", "trimtab_table_drifts"):
+        assert [sample.value for sample in found[name].samples] == [0.0] * 4, name
+
+
 def test_unknown_paths_and_methods_have_error_bodies(site: Site) -> None:
     for response in (site.client.get("/nope"), site.client.delete("/api/v1/pin", headers=JSON)):
         assert response.status_code in (404, 405) and response.json()["error"]["message"]

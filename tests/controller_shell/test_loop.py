@@ -11,7 +11,9 @@ import pytest
 from controller.loop import ControlLoop, TooManyPollers
 from controller.safety import State, Why
 from controller.store import Store
+from controller.table_drift import LEARN, LEAST_TURNS
 from controller.tick import Outputs
+from estimators.drift import Drift
 from router.policy import Weights
 from slos.counts import Count
 from slos.objective import Signal, Slo
@@ -301,3 +303,19 @@ def test_the_ledger_follows_a_reload_and_a_meaning_that_comes_back_goes_on_where
     assert after(3, Count(5, 5), tight) == Count(5, 5), "another budget"
     loop.redeclare(Declaration(SLOS))
     assert after(4, Count(40, 3), SLOS[0]) == Count(30, 2), "its own slices, and the ten turns since"
+
+
+def test_latencies_that_leave_the_table_are_on_record_and_move_no_price(tmp_path: Path) -> None:
+    loop, clock = loop_in(tmp_path, law=None)
+    drive(loop, clock, LEARN + 5, lambda seq: report(seq, records=turns(LEAST_TURNS)))
+    assert loop.table_drift.drifted() == ()
+    slow = turns(LEAST_TURNS, ttft_s=1.0)
+    drive(loop, clock, 20, lambda seq: report(seq, records=slow), LEARN + 6)
+    (drifted,) = loop.table_drift.drifted()
+    assert (drifted.model, drifted.drift) == ("m", Drift.SLOWER) and drifted.at_s <= clock()
+    (row,) = [row for row in loop.store.audits() if row.action == "table_drift"]
+    assert "m: local turns have become slower" in row.detail and "trimtab calibrate" in row.detail
+    assert loop.publication.version == 1
+    loop.store.close(clock())
+    again, _ = loop_in(tmp_path, clock, law=None)
+    assert again.table_drift.drifted() == (drifted,), "a restart forgets neither the drift nor what was learnt"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from controller.feasibility import RAISE
+from controller.loop import ControlLoop
 from controller.pin import PinFile
-from controller.status import headline, problems, seconds
+from controller.status import headline, problems, seconds, status
+from controller.table_drift import LEARN, LEAST_TURNS
 from slos.objective import Match, Signal, Slo
 from slos.promise import promise
 from tests.controller_shell.reports import drive, loop_in, report, turns
@@ -78,3 +81,21 @@ def test_a_side_without_an_slo_is_told(tmp_path: Path) -> None:
     loop, clock = loop_in(tmp_path, slos=(Slo("tpot", Signal.TPOT, 0.99, 0.04),))
     drive(loop, clock, 1, lambda seq: report(seq, records=turns(50)))
     assert "no TTFT SLO is declared" in " ".join(problems(loop, PinFile(), clock()))
+
+
+def test_a_table_that_no_longer_describes_the_fleet_is_a_warning_that_says_what_to_do(tmp_path: Path) -> None:
+    loop, clock = loop_in(tmp_path)
+    drive(loop, clock, LEARN + 5, lambda seq: report(seq, records=turns(LEAST_TURNS)))
+    (local, transferred) = model_of(loop)["table"]
+    assert local["drifted"] is None and local["residual_log"] == local["reference_log"]
+    assert transferred["residual_log"] is None
+    drive(loop, clock, 20, lambda seq: report(seq, records=turns(LEAST_TURNS, ttft_s=1.0)), LEARN + 6)
+    (told,) = [text for text in problems(loop, PinFile(), clock()) if "trimtab calibrate" in text]
+    assert told.startswith("m: since 1970-01-01T00:2") and "local turns take" in told
+    assert model_of(loop)["table"][0]["drifted"]["direction"] == "slower"
+
+
+def model_of(loop: ControlLoop) -> dict[str, Any]:
+    models = status(loop, PinFile(), "1")["models"]
+    assert isinstance(models, dict)
+    return dict(models["m"])

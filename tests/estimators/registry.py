@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from estimators.drift import DriftAlarm
-from estimators.exceedance_window import WindowedExceedance
 from estimators.histogram import Histogram, HistogramWindow, Snapshot, merged
 from estimators.length import LengthEstimator, LengthState
 from estimators.protocol import Estimate, Kept, Mergeable, State
@@ -13,14 +12,6 @@ from estimators.quantile import WindowedQuantile
 from estimators.rate import EventRate
 
 VLLM_EDGES = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0)
-
-
-class Conversations(WindowedExceedance):
-    """Of each sample the second decides the conversation, so that some are long and some are new."""
-
-    def update(self, value: float, now_s: float, conversation: str | None = None) -> None:
-        name = conversation or (f"c{now_s % 7:.0f}" if int(now_s) % 2 else f"n{now_s:.3f}")
-        super().update(value, now_s, name)
 
 
 class Lengths:
@@ -82,16 +73,14 @@ class Buckets:
         return type(self)(merged(part for part in (self.total(), other.total()) if part is not None))
 
 
-KEPT: tuple[type[Kept], ...] = (WindowedQuantile, WindowedExceedance, EventRate, DriftAlarm)
-MERGEABLE: tuple[type[Mergeable], ...] = (WindowedQuantile, WindowedExceedance, EventRate)
+KEPT: tuple[type[Kept], ...] = (WindowedQuantile, EventRate, DriftAlarm)
+MERGEABLE: tuple[type[Mergeable], ...] = (WindowedQuantile, EventRate)
 """Here so that the type checker compares them with what they promise."""
 
 ESTIMATORS: dict[str, Callable[[], Any]] = {
     "quantile": lambda: WindowedQuantile(0.99, min_samples=5, cap_per_slice=256),
     "thinned quantile": lambda: WindowedQuantile(0.5, min_samples=1, cap_per_slice=4),
     "rate": lambda: EventRate(start_s=0.0),
-    "exceedance": lambda: WindowedExceedance(50.0),
-    "exceedance of conversations": lambda: Conversations(50.0, cap=64),
     "drift": lambda: DriftAlarm(learn=5),
     "length": Lengths,
     "histogram": Buckets,
@@ -108,6 +97,4 @@ EXEMPT: dict[tuple[str, str], str] = {
     ("length", "coverage"): "it gives no bounds: it is judged by decision flips (test_flips)",
     ("length", "nan"): "it takes whole tokens, and its type says so",
     ("length", "time"): "it keeps no time; here the times name models",
-    ("exceedance of conversations", "time"): "it keeps the time of ticks only; here the times name conversations",
-    ("exceedance of conversations", "evidence"): "n is in effective turns: one more of a conversation may make it less",
 }

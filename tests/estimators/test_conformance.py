@@ -13,11 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import estimators
-from estimators import censored
 from estimators.clusters import Clusters
 from estimators.drift import DriftAlarm
 from estimators.exceedance import Exceedance
-from estimators.exceedance_window import WindowedExceedance
 from estimators.histogram import Histogram
 from estimators.protocol import Estimate
 from estimators.quantile import WindowedQuantile
@@ -65,7 +63,7 @@ def test_every_class_that_takes_samples_and_estimates_is_in_the_registry():
     }
     assert found and found <= known | {base for each in known for base in each.__bases__}
     assert found >= {*KEPT, *MERGEABLE}
-    laws = {"merge", "pooled", "snapshot", "coverage", "nan", "evidence", "time"}
+    laws = {"merge", "pooled", "snapshot", "coverage", "nan", "time"}
     assert all(name in ESTIMATORS and law in laws and reason for (name, law), reason in EXEMPT.items())
 
 
@@ -177,7 +175,7 @@ def test_time_that_runs_backwards_loses_no_evidence_and_no_bound(name):
         estimator.roll(3.0)
     for at_s in (3.0, 60.0):
         after = estimator.estimate(at_s)
-        assert (name, "evidence") in EXEMPT or after.n >= before.n - 1e-9
+        assert after.n >= before.n - 1e-9
         assert (after.value is None) is (before.value is None)
     # The clock goes on from where it was: a later sample counts as one of now.
     estimator.update(7.0, 61.0)
@@ -204,9 +202,8 @@ def test_merging_knows_no_order_and_no_grouping_and_an_empty_part_is_neutral(nam
     assert a.estimate(50.0) == untouched
 
 
-@pytest.mark.parametrize("name", ["quantile", "exceedance", "exceedance of conversations"])
-def test_windows_are_merged_tick_by_tick_from_the_newest(name):
-    whole, old, young = (ESTIMATORS[name]() for _ in range(3))
+def test_windows_are_merged_tick_by_tick_from_the_newest():
+    whole, old, young = (ESTIMATORS["quantile"]() for _ in range(3))
     for at, (value, now_s) in enumerate(stream(80)):
         whole.update(value, now_s)
         (young if now_s > 40.0 and at % 2 else old).update(value, now_s)
@@ -221,17 +218,9 @@ def test_windows_are_merged_tick_by_tick_from_the_newest(name):
     assert same(merged.estimate(120.0), whole.estimate(120.0))
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (WindowedQuantile(0.99), WindowedQuantile(0.9)),
-        (WindowedExceedance(1.0), WindowedExceedance(2.0)),
-    ],
-    ids=["quantile", "exceedance"],
-)
-def test_different_quantities_are_not_merged(one, other):
+def test_different_quantities_are_not_merged():
     with pytest.raises(ValueError, match="not of one quantity"):
-        one.merged(other)
+        WindowedQuantile(0.99).merged(WindowedQuantile(0.9))
 
 
 # -- memory and restarts --------------------------------------------------------------------------------------------
@@ -302,30 +291,6 @@ def quantile_with_turns_that_wait(dice: np.random.Generator) -> Rows:
         yield math.exp(0.5 * 1.2815516), window.estimate(0.0, ages[values > ages].tolist())
 
 
-def censored_quantile(dice: np.random.Generator) -> Rows:
-    for rows in waiting(dice, 400):
-        yield math.exp(0.5 * 1.2815516), censored.quantile(rows, 0.9, 0.0)
-
-
-def censored_share(dice: np.random.Generator) -> Rows:
-    for rows in waiting(dice, 400):
-        yield 0.1, censored.share_above(rows, math.exp(0.5 * 1.2815516), 0.0)
-
-
-def exceedance_with_turns_that_wait(dice: np.random.Generator) -> Rows:
-    for rows in waiting(dice, 400):
-        window = WindowedExceedance(math.exp(0.5 * 1.2815516))
-        for value, still in rows:
-            if not still:
-                window.update(value, 0.0)
-        yield 0.1, window.estimate(0.0, [age for age, still in rows if still])
-
-
-def waiting(dice: np.random.Generator, n: int) -> Iterator[list[tuple[float, bool]]]:
-    for values, ages in zip(dice.lognormal(0.0, 0.5, (RUNS, n)), dice.exponential(30.0, (RUNS, n)), strict=True):
-        yield list(zip(np.minimum(values, ages).tolist(), (values > ages).tolist(), strict=True))
-
-
 def exceedance_of_single_turns(dice: np.random.Generator) -> Rows:
     for bad in dice.binomial(300, 0.02, MANY).tolist():
         yield 0.02, Exceedance(bad, 300).estimate(0.0)
@@ -339,17 +304,6 @@ def exceedance_of_conversations(dice: np.random.Generator, p: float, icc: float,
     for sums in np.stack([column.sum(axis=1) for column in columns], axis=1).astype(float).tolist():
         known = Clusters(*sums)
         yield p, Exceedance(known.bad, known.valid, known.design_effect).estimate(0.0)
-
-
-def the_window_of_conversations(dice: np.random.Generator) -> Rows:
-    for slow in dice.beta(0.05 / 0.43, 0.95 / 0.43, (RUNS, 60)):
-        window = WindowedExceedance(0.5)
-        for tick in range(3):
-            for name, bad in enumerate((dice.random((60, 3)) < slow[:, None]).sum(axis=1).tolist()):
-                for at in range(3):
-                    window.update(1.0 if at < bad else 0.0, 0.0, str(name))
-            window.roll(5.0 * tick)
-        yield 0.05, window.estimate(15.0)
 
 
 def histogram_on_vllms_edges(dice: np.random.Generator) -> Rows:
@@ -370,11 +324,7 @@ def drift_of_the_table(dice: np.random.Generator) -> Rows:
 COVERAGE: dict[str, Callable[[np.random.Generator], Rows]] = {
     "quantile": quantile_of_few,
     "quantile, waiting": quantile_with_turns_that_wait,
-    "censored quantile": censored_quantile,
-    "censored share": censored_share,
     "exceedance": exceedance_of_single_turns,
-    "exceedance, waiting": exceedance_with_turns_that_wait,
-    "exceedance of conversations, window": the_window_of_conversations,
     **{
         f"exceedance of {m} conversations, {p:.0%}, correlation {icc}": partial(
             exceedance_of_conversations, p=p, icc=icc, conversations=m
@@ -389,9 +339,7 @@ COVERAGE: dict[str, Callable[[np.random.Generator], Rows]] = {
 
 
 def test_every_estimator_with_bounds_has_its_coverage_checked():
-    assert {name for name in ESTIMATORS if (name, "coverage") not in EXEMPT} <= {*COVERAGE, "thinned quantile"} | {
-        "exceedance of conversations"
-    }
+    assert {name for name in ESTIMATORS if (name, "coverage") not in EXEMPT} <= {*COVERAGE, "thinned quantile"}
 
 
 @pytest.mark.parametrize("name", COVERAGE)

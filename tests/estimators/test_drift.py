@@ -71,6 +71,24 @@ def test_after_an_alarm_the_new_level_is_learnt():
     assert len(found) == 1 and 500 <= found[0][0] < 530
 
 
+def test_an_alarm_says_what_the_level_was_before_and_no_drift_is_learnt_before_it_is_told():
+    dice, alarm = np.random.default_rng(7), DriftAlarm(learn=30)
+    values = np.concatenate([dice.normal(0.2, 0.1, 40), dice.normal(0.28, 0.1, 400)])
+    raised = [found for at, value in enumerate(values.tolist()) if (found := alarm.update(value, float(at)))]
+    assert len(raised) == 1 and raised[0].drift is Drift.SLOWER
+    assert raised[0].before == pytest.approx(0.2, abs=0.05)
+
+
+def test_shifts_too_small_to_matter_are_left_out():
+    dice = np.random.default_rng(8)
+    values = np.concatenate([dice.normal(0.0, 0.02, 300), dice.normal(0.04, 0.02, 3000)]).tolist()
+    plain, blunt = DriftAlarm(), DriftAlarm(least_sd=0.2)
+    for at, value in enumerate(values):
+        plain.update(value, float(at))
+        blunt.update(value, float(at))
+    assert (plain.alarms, blunt.alarms) == (1, 0)
+
+
 def test_differences_below_a_percent_are_none_however_steady_the_latencies():
     assert alarms(np.where(np.arange(3000) < 1000, 0.0, 0.002)) == []
 
@@ -99,7 +117,9 @@ def test_a_time_that_is_none_is_refused(now_s):
         DriftAlarm().update(0.1, now_s)
 
 
-@pytest.mark.parametrize("bad", [{"learn": 1}, {"delta": -0.1}, {"delta": math.nan}, {"bar": 0.0}, {"bar": math.inf}])
+@pytest.mark.parametrize(
+    "bad", [{"learn": 1}, {"delta": -0.1}, {"delta": math.nan}, {"bar": 0.0}, {"bar": math.inf}, {"least_sd": 0.0}]
+)
 def test_an_alarm_that_cannot_work_cannot_be_made(bad):
     with pytest.raises(ValueError, match="no drift alarm"):
         DriftAlarm(**bad)

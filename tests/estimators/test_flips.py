@@ -7,9 +7,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from estimators.flips import Flips, flips
 from estimators.length import LengthEstimator
 from router.features import TurnFeatures
+from tests.estimators.flips import Flips, flips
 from tests.router.samples import features
 from trimtab.shipped import shipped
 

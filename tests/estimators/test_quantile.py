@@ -102,6 +102,13 @@ def test_turns_that_still_wait_leave_the_upper_bound_open_where_it_would_rest_on
     assert finished.estimate(0.0, extra=[5.0] * 40).high is None
 
 
+@settings(derandomize=True)
+@given(st.lists(st.floats(0.0, 10.0), max_size=400), st.lists(st.floats(0.0, 10.0), max_size=40), quantiles)
+def test_turns_that_still_wait_never_lower_the_upper_bound(values: list[float], ages: list[float], q: float):
+    ended, waiting = filled(values, q).estimate(0.0).high, filled(values, q).estimate(0.0, ages).high
+    assert waiting is None or (ended is not None and waiting >= ended)
+
+
 @pytest.mark.parametrize(("n", "resolved"), [(298, False), (299, True), (300, True)])
 def test_a_p99_has_no_upper_bound_below_299_samples(n: int, resolved: bool):
     high = filled([float(at) for at in range(n)]).estimate(0.0).high

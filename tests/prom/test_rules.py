@@ -23,6 +23,7 @@ HEALTHY = Traffic(180, BUSY, 0.005 * BUSY)
 BREACH, PAGE, SLOW_PAGE = told("SLOBreach", "page"), told("SLOBurn", "page", "1h"), told("SLOBurn", "page", "6h")
 TICKET, LONG_TICKET = told("SLOBurn", "ticket", "1d"), told("SLOBurn", "ticket", "3d")
 STALE, ABSENT, IDLE = (told(f"SLO{name}", "ticket") for name in ("EvaluationStale", "ControllerAbsent", "NoTraffic"))
+DRIFT = told("TrimtabTableDrift", "ticket")
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
@@ -148,6 +149,35 @@ def test_a_controller_that_is_gone_is_told_after_five_minutes_by_a_ticket(progra
             "description": "Routers serve on; only nobody counts what they do. See the alerts of the operator's guide.",
         },
     )
+    scenario.run(programs, tmp_path)
+
+
+def test_a_drift_of_the_table_is_a_ticket_for_as_long_as_it_stands(programs: Programs, tmp_path: Path):
+    scenario = Scenario(DECLARED, [Traffic(60, BUSY, 0.005 * BUSY)])
+    labels = 'job="trimtab",model="m",route="prefill_transfer"'
+    scenario.more = [
+        {"series": f'trimtab_table_drifted{{{labels},direction="slower"}}', "values": "0x10 1x20 0x30"},
+        {"series": f'trimtab_table_drifted{{{labels},direction="faster"}}', "values": "0x60"},
+    ]
+    scenario.firing(8)
+    scenario.firing(20, DRIFT)
+    scenario.says(
+        "TrimtabTableDrift",
+        20,
+        {
+            "model": "m",
+            "route": "prefill_transfer",
+            "direction": "slower",
+            "severity": "ticket",
+            "family": "system",
+            "evaluator": "prometheus",
+        },
+        {
+            "summary": "m: latencies of prefill_transfer have become slower than the table predicts",
+            "description": "Find out what has changed, mend it, or measure again: trimtab calibrate.",
+        },
+    )
+    scenario.firing(40)
     scenario.run(programs, tmp_path)
 
 

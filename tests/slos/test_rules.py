@@ -11,6 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.metrics import SPECS
 from estimators.binomial import tail
 from slos.allowance import Budget, Method
 from slos.objective import Signal, Slo
@@ -98,6 +99,13 @@ def test_absence_of_traffic_is_a_ticket():
     assert {
         rule["labels"]["severity"] for rule in rules(DECLARED) if rule.get("labels", {}).get("family") == "health"
     } == {"ticket"}
+
+
+def test_a_table_that_drifted_is_a_ticket_whose_series_the_controller_exports():
+    (rule,) = named(rules(DECLARED), "TrimtabTableDrift")
+    assert (rule["labels"]["severity"], rule["labels"]["family"]) == ("ticket", "system")
+    (spec,) = [spec for spec in SPECS if f"{spec.name}{{" in rule["expr"]]
+    assert spec.labels == ("model", "route", "direction")
 
 
 def test_no_two_recording_rules_give_the_same_series():
