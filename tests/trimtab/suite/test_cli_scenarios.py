@@ -13,6 +13,7 @@ from trimtab import cli_scenarios
 from trimtab.cli import app
 from trimtab.suite import policies
 from trimtab.suite.catalogue import CATALOGUE, Entry, Sided
+from trimtab.suite.split import shipped_split
 
 needs_matplotlib = pytest.mark.skipif(
     importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed: pip install 'trimtab[plots]'"
@@ -25,9 +26,10 @@ def scenarios(*arguments: str) -> Result:
 
 @pytest.fixture
 def short(monkeypatch) -> Entry:
-    """Three phases of ten seconds, one seed and a small cast."""
+    """Three phases of ten seconds, one seed and a small cast, whatever tuning has frozen."""
     entry = replace(CATALOGUE["p_failure"], scenario=CATALOGUE["p_failure"].scenario.lasting(30), sided=Sided.TWO)
     monkeypatch.setattr(cli_scenarios, "entries_named", lambda names: (entry,))
+    monkeypatch.setattr(cli_scenarios, "shipped_split", lambda: replace(shipped_split(), frozen={}))
     monkeypatch.setattr(policies, "PRICE_GRID", ("price_0.2", "price_0.8"))
     monkeypatch.setattr(policies, "THRESHOLD_GRID", ("threshold_1024", "threshold_2048"))
     monkeypatch.setattr(policies, "PAPER_GRID", ())
