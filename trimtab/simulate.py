@@ -29,6 +29,7 @@ from controller.laws.protocol import Law
 from controller.observe import Shadow
 from controller.safety import State
 from controller.tick import TICK_S, ControlState, ModelOutput
+from emulator.engine import Engine
 from emulator.events import Events
 from emulator.faults import Fault, FaultKind, check
 from emulator.fleet import Call, Fleet, Reply, Request
@@ -139,9 +140,10 @@ class Simulation:
         routers: int = 1,
         told_share: float = 1.0,
         shadow: Shadow | None = None,
+        engine: Callable[[str, EngineProfile, Events], Engine] = Engine,
     ) -> None:
         self.events = Events()
-        self.fleet = Fleet(topology, profile, self.events, profiles=profiles, connector=connector)
+        self.fleet = Fleet(topology, profile, self.events, profiles=profiles, connector=connector, engine=engine)
         self.records: list[TurnRecord] = []
         self.ticks: list[TickView] = []
         self.refused_s: list[tuple[float, int]] = []
