@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,9 +28,11 @@ from pathlib import Path
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+if (_kept := Path(sys.prefix).parent / "cache" / "vllm").is_dir():  # what engines may write, as in vllm_cpu/install.py
+    os.environ.setdefault("VLLM_CACHE_ROOT", str(_kept))
 
 import torch
-from vllm.config import VllmConfig
+from vllm.config import KVTransferConfig, VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -263,7 +266,7 @@ class VllmEngine:
             before = request.num_computed_tokens - new
             if new == 1:
                 batch += 1
-                context += before + 1
+                context += before
             else:
                 chunks.append((new, before))
             sampled.append([] if request.is_prefill_chunk else [TOKEN])
@@ -298,8 +301,7 @@ class VllmEngine:
             job = self._jobs[each.request_id]
             if each.finish_reason is FinishReason.ERROR:
                 self._ended(job)
-                job.muted = True
-                self._events.after(0.0, job.on_failed, job, now)
+                seen.append((job, job.on_failed, now))
                 continue
             if each.prefill_stats is not None and job.kind is not Kind.RECEIVE:
                 job.cached_tokens = each.prefill_stats.num_local_cached_tokens
@@ -418,7 +420,9 @@ def _config(kv_role: str | None, profile: EngineProfile) -> VllmConfig:
             "max_position_embeddings": profile.kv_capacity_tokens,
         }
         (Path(folder) / "config.json").write_text(json.dumps(model), encoding="utf-8")
-        transfer = {"kv_connector": "NixlConnector", "kv_role": kv_role, "kv_buffer_device": "cpu"}
+        transfer = kv_role and KVTransferConfig(
+            kv_connector="NixlConnector", kv_role=kv_role, engine_id=kv_role, kv_buffer_device="cpu"
+        )
         config = EngineArgs(
             model=folder,
             skip_tokenizer_init=True,
@@ -429,8 +433,9 @@ def _config(kv_role: str | None, profile: EngineProfile) -> VllmConfig:
             max_num_seqs=profile.max_sequences,
             block_size=profile.block_tokens,
             enable_prefix_caching=True,
+            enable_chunked_prefill=True,
             async_scheduling=False,
-            kv_transfer_config=None if kv_role is None else transfer,
+            kv_transfer_config=transfer,
         ).create_engine_config()
     config.cache_config.num_gpu_blocks = _blocks(profile)
     return config
