@@ -9,7 +9,8 @@ front's time is the profile's. A step without tokens takes no time.
 
 A prompt's blocks are named by segment and position instead of by a hash over their tokens. Runs under the Python that
 has vLLM; left out: asynchronous scheduling (the next step is composed before the last one's tokens are known), CUDA
-graphs, heartbeats (the fleet's lease knows its reader) and the notice that frees a prompt of a reader that left.
+graphs, heartbeats (the fleet's lease knows its reader), the notice that frees a prompt of a reader that left, KV
+events, and hand-overs other than NIXL's.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
@@ -67,7 +67,7 @@ from vllm_engine import VllmEngine  # noqa: E402
 
 from emulator.engine import Engine  # noqa: E402
 from emulator.events import Events  # noqa: E402
-from emulator.fleet import Fleet, Reply, Request  # noqa: E402
+from emulator.fleet import EngineMaker, Fleet, Reply, Request  # noqa: E402
 from emulator.prefix_cache import Prompt  # noqa: E402
 from emulator.profiles import PROFILES, EngineProfile  # noqa: E402
 from estimators.quantile import nearest_rank  # noqa: E402
@@ -77,7 +77,6 @@ from trimtab.runs import Job, judged, simulated  # noqa: E402
 from trimtab.scenarios import SCENARIOS, Scenario  # noqa: E402
 from trimtab.simulate import Simulation  # noqa: E402
 
-Maker = Callable[[str, EngineProfile, Events], Engine]
 SOURCE = f"vLLM {vllm.__version__}'s scheduler in virtual time, emulated step times"
 ENGINES = ("vllm", "emulator")
 CHECKED = PROFILES["llama-3.1-70b-h100-tp4"]
@@ -122,9 +121,9 @@ class Asked:
 class Bench:
     """A fleet, and requests by hand."""
 
-    def __init__(self, notation: str, maker: Maker, profile: EngineProfile = CHECKED) -> None:
+    def __init__(self, notation: str, maker: EngineMaker, profile: EngineProfile = CHECKED) -> None:
         self.events = Events()
-        self.fleet = Fleet(notation, profile, self.events, engine=maker)
+        self.fleet = Fleet(notation, profile, self.events, make=maker)
         self._asked = 0
 
     def ask(self, node: str, prompt: Prompt, output_tokens: int, params: dict[str, object] | None = None) -> Asked:
@@ -148,7 +147,7 @@ class Bench:
         self.events.run(self.events.now_s + seconds)
 
 
-def alone(maker: Maker) -> dict[str, float]:
+def alone(maker: EngineMaker) -> dict[str, float]:
     """One request, then the next turn of its conversation on the same node."""
     bench = Bench("1P_1D", maker)
     one = bench.ask("D0", (("talk", 6000),), 100)
@@ -165,7 +164,7 @@ def alone(maker: Maker) -> dict[str, float]:
     }
 
 
-def handed_over(maker: Maker) -> dict[str, float]:
+def handed_over(maker: EngineMaker) -> dict[str, float]:
     """Two turns of a conversation, both prefilled on P: D pulls all of the first and what it lacks of the second."""
     bench = Bench("1P_1D", maker)
     found: dict[str, float] = {}
@@ -192,7 +191,7 @@ def handed_over(maker: Maker) -> dict[str, float]:
     return found
 
 
-def crowded(maker: Maker) -> dict[str, float]:
+def crowded(maker: EngineMaker) -> dict[str, float]:
     """Sixteen answers under way, then a prompt of several steps."""
     bench = Bench("1P_1D", maker)
     short = [bench.ask("D0", ((f"talk {at}", 500),), 400) for at in range(16)]
@@ -205,7 +204,7 @@ def crowded(maker: Maker) -> dict[str, float]:
     }
 
 
-def lost(maker: Maker) -> dict[str, float]:
+def lost(maker: EngineMaker) -> dict[str, float]:
     """P dies with a prompt that D is to read: D's request fails, and what it held is free."""
     bench = Bench("1P_1D", maker)
     prefill = bench.ask("P0", (("talk", 7000),), 10, {"do_remote_decode": True})
@@ -283,7 +282,10 @@ def run(job: Job, engine: str) -> tuple[Simulation, dict[str, dict[str, float]]]
 def play(scenario: Scenario, policies: Sequence[str], seeds: Sequence[int], target: Path | None) -> None:
     document: dict[str, object] = {"provenance": provenance(seeds), "scenario": scenario.name, "runs": []}
     if target is not None and target.exists():
-        document["runs"] = json.loads(target.read_text(encoding="utf-8"))["runs"]
+        before = json.loads(target.read_text(encoding="utf-8"))
+        if before["scenario"] != scenario.name:
+            raise SystemExit(f"{target} holds runs of {before['scenario']}; name another file for {scenario.name}")
+        document["runs"] = before["runs"]
     runs: list[dict[str, object]] = document["runs"]  # type: ignore[assignment]
     done = {(each["policy"], each["seed"], each["engine"]): each for each in runs}
     for seed in seeds:

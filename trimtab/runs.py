@@ -10,7 +10,7 @@ import gc
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -23,7 +23,7 @@ import numpy as np
 
 from controller.laws.protocol import Law
 from emulator.engine import Engine
-from emulator.events import Events
+from emulator.fleet import EngineMaker
 from emulator.profiles import LINKS, PROFILES, EngineProfile
 from router.policy import TableKey, Tables
 from slos.objective import Outcome as Ended
@@ -125,7 +125,7 @@ def run_one(job: Job) -> Run:
 
 
 @_seldom_collected()
-def simulated(job: Job, make: Callable[[str, EngineProfile, Events], Engine] = Engine) -> Simulation:
+def simulated(job: Job, make: EngineMaker = Engine) -> Simulation:
     """One policy on one seed, run to its end on engines that `make` makes."""
     scenario = job.scenario
     engine = engine_of(scenario)
@@ -148,7 +148,7 @@ def simulated(job: Job, make: Callable[[str, EngineProfile, Events], Engine] = E
         append_x=scenario.append_x,
         routers=scenario.routers,
         told_share=scenario.told_share,
-        engine=make,
+        make=make,
     )
     end_s = simulation.start(scenario.conversations(job.seed), scenario.phases, scenario.faults)
     for before, (at_s, slos) in pairwise(zip(scenario.begins_s(), scenario.phase_slos, strict=False)):

@@ -32,7 +32,7 @@ from controller.tick import TICK_S, ControlState, ModelOutput
 from emulator.engine import Engine
 from emulator.events import Events
 from emulator.faults import Fault, FaultKind, check
-from emulator.fleet import Call, Fleet, Reply, Request
+from emulator.fleet import Call, EngineMaker, Fleet, Reply, Request
 from emulator.fleet import Role as NodeKind
 from emulator.kv_blocks import KvBlocks
 from emulator.profiles import EngineProfile
@@ -140,10 +140,10 @@ class Simulation:
         routers: int = 1,
         told_share: float = 1.0,
         shadow: Shadow | None = None,
-        engine: Callable[[str, EngineProfile, Events], Engine] = Engine,
+        make: EngineMaker = Engine,
     ) -> None:
         self.events = Events()
-        self.fleet = Fleet(topology, profile, self.events, profiles=profiles, connector=connector, engine=engine)
+        self.fleet = Fleet(topology, profile, self.events, profiles=profiles, connector=connector, make=make)
         self.records: list[TurnRecord] = []
         self.ticks: list[TickView] = []
         self.refused_s: list[tuple[float, int]] = []

@@ -11,15 +11,13 @@ from pathlib import Path
 
 import pytest
 
-vllm_cpu = pytest.importorskip("trimtab.vllm_cpu.install", reason="real engines need trimtab.vllm_cpu")
-
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "vllm_scheduler.py"
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
 
 
 @pytest.fixture(scope="module")
-def rows(home: vllm_cpu.Home) -> dict[str, tuple[float, float]]:
+def rows(home) -> dict[str, tuple[float, float]]:
     """By what was measured: (vLLM's scheduler, ours)."""
     environment = {name: os.environ[name] for name in KEPT if name in os.environ}
     command = [str(home.python), "-W", "ignore", str(SCRIPT), "--check", "--also", sysconfig.get_paths()["purelib"]]
