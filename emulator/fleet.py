@@ -58,6 +58,8 @@ class LoadFailure(StrEnum):
     RECOMPUTE = "recompute"
 
 
+EngineMaker = Callable[[str, EngineProfile, Events], Engine]
+"""From a node's name, its profile and the clock."""
 OPENING_TOKENS = 4
 HANDSHAKE_S = 5.0
 """How long D waits for the side channel of an engine that it has not read from before."""
@@ -166,7 +168,7 @@ class Fleet:
     """Engines by name (`P0`, `D1`, `pD0`, `R0`) on one clock.
 
     `profiles` gives single nodes, or all of a role, other engines than `profile`: `{"P": ..., "D1": ...}`. All must
-    serve one model. A transfer goes by its P's link.
+    serve one model. A transfer goes by its P's link. `make` makes a node: ours, or what behaves like it.
     """
 
     def __init__(
@@ -177,6 +179,7 @@ class Fleet:
         load_failure: LoadFailure = LoadFailure.FAIL,
         profiles: Mapping[str, EngineProfile] = MappingProxyType({}),
         connector: str = "nixl",
+        make: EngineMaker = Engine,
     ) -> None:
         self.notation = notation
         self.profile = profile
@@ -191,7 +194,7 @@ class Fleet:
             for index in range(count):
                 name = f"{role}{index}"
                 own = profiles.get(name, profiles.get(role.value, profile))
-                self.engines[name] = Engine(name, own, events)
+                self.engines[name] = make(name, own, events)
                 self.engines[name].recomputes = load_failure is LoadFailure.RECOMPUTE
                 self.roles[name] = Role.DECODE if role is Role.APPEND else role
                 if role is Role.APPEND:

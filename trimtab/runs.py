@@ -22,6 +22,8 @@ import joblib
 import numpy as np
 
 from controller.laws.protocol import Law
+from emulator.engine import Engine
+from emulator.fleet import EngineMaker
 from emulator.profiles import LINKS, PROFILES, EngineProfile
 from router.policy import TableKey, Tables
 from slos.objective import Outcome as Ended
@@ -117,9 +119,14 @@ def _seldom_collected() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-@_seldom_collected()
 def run_one(job: Job) -> Run:
     """One policy on one seed."""
+    return judged(job, simulated(job))
+
+
+@_seldom_collected()
+def simulated(job: Job, make: EngineMaker = Engine) -> Simulation:
+    """One policy on one seed, run to its end on engines that `make` makes."""
     scenario = job.scenario
     engine = engine_of(scenario)
     tables = tables_in(
@@ -141,12 +148,19 @@ def run_one(job: Job) -> Run:
         append_x=scenario.append_x,
         routers=scenario.routers,
         told_share=scenario.told_share,
+        make=make,
     )
     end_s = simulation.start(scenario.conversations(job.seed), scenario.phases, scenario.faults)
     for before, (at_s, slos) in pairwise(zip(scenario.begins_s(), scenario.phase_slos, strict=False)):
         if slos != before[1]:
             simulation.events.at(at_s, simulation.redeclare, slos)
     simulation.advance(end_s)
+    return simulation
+
+
+def judged(job: Job, simulation: Simulation) -> Run:
+    """What a run that is over leaves behind."""
+    scenario = job.scenario
     refused_s = [*simulation.refused_s, *_never_sent(simulation, scenario)]
     model = simulation.profile.model
     reliefs = {view.output.feasibility.relief for view in simulation.ticks}

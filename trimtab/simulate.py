@@ -30,9 +30,10 @@ from controller.observe import Shadow
 from controller.safety import State
 from controller.table_drift import Drifted, TableDrift
 from controller.tick import TICK_S, ControlState, ModelOutput
+from emulator.engine import Engine
 from emulator.events import Events
 from emulator.faults import Fault, FaultKind, check
-from emulator.fleet import Call, Fleet, Reply, Request
+from emulator.fleet import Call, EngineMaker, Fleet, Reply, Request
 from emulator.fleet import Role as NodeKind
 from emulator.kv_blocks import KvBlocks
 from emulator.profiles import EngineProfile
@@ -140,9 +141,10 @@ class Simulation:
         routers: int = 1,
         told_share: float = 1.0,
         shadow: Shadow | None = None,
+        make: EngineMaker = Engine,
     ) -> None:
         self.events = Events()
-        self.fleet = Fleet(topology, profile, self.events, profiles=profiles, connector=connector)
+        self.fleet = Fleet(topology, profile, self.events, profiles=profiles, connector=connector, make=make)
         self.records: list[TurnRecord] = []
         self.ticks: list[TickView] = []
         self.refused_s: list[tuple[float, int]] = []
