@@ -127,9 +127,13 @@ def _collapses(played: Played) -> Iterator[Verdict]:
 
 
 def _false_flags(played: Played) -> int:
-    """Flags in phases in which some policy held both objectives on that seed."""
+    """Flags in phases in which some policy held both objectives on that seed. What goes up in the time that no policy
+    is judged by, at the begin of a phase, speaks of the phase before."""
+    settle_s = played.entry.scenario.settle_of
     return sum(
-        flag.phase != played.entry.impossible and played.held_by_any(seed, flag.phase)
+        flag.phase != played.entry.impossible
+        and flag.after_s > settle_s(flag.phase)
+        and played.held_by_any(seed, flag.phase)
         for (_, seed), measures in played.measures.items()
         for flag in measures.flags
     )
