@@ -14,7 +14,7 @@ from rich.table import Table
 from dashboards.scenario_plot import PlotUnavailable
 
 from .console import check_target, command_line, commit, err, fail, out, progress_bar
-from .runs import BACKENDS, BackendMissing, Run, run_one
+from .runs import BACKENDS, BackendMissing, Run
 from .suite.catalogue import Entry, entries_named
 from .suite.keep import keep_in
 from .suite.play import Played, cpu_s_of, play_entry, runs_of
@@ -72,7 +72,7 @@ def run(
     if report is not None and not report.is_dir():
         fail(f"--report {report}: name a folder that exists")
     try:
-        run_job = run_one if keep is None else keep_in(keep)
+        run_job = None if keep is None else keep_in(keep)
     except OSError as error:
         fail(f"--keep {keep}: {error.strerror}")
     split = shipped_split()

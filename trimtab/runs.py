@@ -210,11 +210,12 @@ def _tables(more: tuple[str, ...]) -> dict[TableKey, Tables]:
 
 
 def played(
-    jobs: Sequence[Job], workers: int, backend: str | None = None, run: Callable[[Job], Run] = run_one
+    jobs: Sequence[Job], workers: int, backend: str | None = None, run: Callable[[Job], Run] | None = None
 ) -> Iterator[Run]:
     """The runs, in the order of the jobs, each as soon as it and those before it are done. Closing the iterator
-    stops the rest. Raises BackendMissing.
+    stops the rest. `run`: what runs a job in the place of `run_one`. Raises BackendMissing.
     """
+    run = run or run_one
     if backend is None and min(workers, len(jobs)) <= 1:
         yield from map(run, jobs)
         return

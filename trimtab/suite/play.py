@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from ..runs import Job, Outcome, Run, played, run_one
+from ..runs import Job, Outcome, Run, played
 from ..spread import Spread
 from .catalogue import Entry
 from .measures import Measures, measured
@@ -107,7 +107,7 @@ def play_entry(
     workers: int,
     progress: Callable[[int], None],
     backend: str | None = None,
-    run_job: Callable[[Job], Run] = run_one,
+    run_job: Callable[[Job], Run] | None = None,
 ) -> Played:
     """Run all of it. `progress` is told of each run that is done."""
     scenario = entry.scenario
