@@ -75,9 +75,10 @@ def essence(answer: Answer) -> dict[int, dict[str, Any]]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_later_turn_of_each_kind_is_what_the_engine_says_alone(kind, x, engines, router):
     session, text = uuid4().hex, opening()
-    first = router.ask(text, session=session, max_tokens=TOKENS)
-    assert first.status == 200 and first.done
     more = {"max_tokens": TOKENS, **KINDS[kind]}
+    tools = {name: more[name] for name in ("tools",) if name in more}  # they stand before the text, from the first turn on
+    first = router.ask(text, session=session, max_tokens=TOKENS, **tools)
+    assert first.status == 200 and first.done
     turns = (text, first.text, "and what of kind " + kind)
     second = router.ask(*turns, session=session, **more)
     right = alone(engines["P0"], *turns, **more)
