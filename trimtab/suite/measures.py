@@ -4,7 +4,8 @@ impossible.
     settle       from the first tick of a phase in which a side is over its SLO until both are inside again, in ticks
                  and in turns; where the phase ends before, until then, and it counts as unsettled
     sd_ln_p      of ln price, within phases, without their settling time: √ of the mean variance over the phases
-    reversals    changes of direction between two moves of the price, per hour
+    reversals    turning points of ln p after swings of 15 % or more, per hour; and in how many ticks production's own
+                 guard (`controller/moves.py`) would call it a limit cycle: more than three of them in a minute
     needless     moves of the price in ticks in which both upper bounds of the exceedance were inside the budget; None
                  where the readings have no bounds
     flags        phases in which the flag of an impossible promise was raised, with the time since the phase began
@@ -19,6 +20,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import log, sqrt
 from statistics import fmean, pvariance
+
+from controller.moves import Moves, reversals
 
 from ..scenarios import Scenario
 from ..simulate import TickView
@@ -52,6 +55,7 @@ class Measures:
     sd_ln_p: float
     moves: int
     reversals_per_h: float
+    cycling_ticks: int
     needless_moves: int | None
     flags: tuple[Flag, ...]
 
@@ -61,14 +65,15 @@ def measured(scenario: Scenario, ticks: Sequence[TickView]) -> Measures:
     spans = list(_spans(scenario, ticks))
     steps = [log(after.output.price / before.output.price) for before, after in pairwise(ticks)]
     moves = [step for step in steps if step != 0]
-    turned = sum(a * b < 0 for a, b in pairwise(moves))
+    levels = [log(view.output.price) for view in ticks]
     variances = [_variance(span, scenario.settle_of(at)) for at, span in enumerate(spans)]
     known = [variance for variance in variances if variance is not None]
     return Measures(
         tuple(found for at, span in enumerate(spans) if (found := _settled(at, span)) is not None),
         sqrt(fmean(known)) if known else 0.0,
         len(moves),
-        turned * 3600 / scenario.duration_s,
+        reversals(levels) * 3600 / scenario.duration_s,
+        _cycling(levels),
         _needless(ticks, steps),
         tuple(_flags(scenario, spans)),
     )
@@ -117,6 +122,15 @@ def _variance(span: Sequence[TickView], settle_s: float) -> float | None:
     after_s = span[0].at_s + settle_s
     prices = [log(view.output.price) for view in span if view.at_s >= after_s]
     return pvariance(prices) if len(prices) > 1 else None
+
+
+def _cycling(levels: Sequence[float]) -> int:
+    """Ticks at which the price went to and fro, by production's guard."""
+    moves, found = Moves(), 0
+    for level in levels:
+        moves = moves.after(level, None)
+        found += moves.cycling
+    return found
 
 
 def _needless(ticks: Sequence[TickView], steps: Sequence[float]) -> int | None:

@@ -94,6 +94,7 @@ def _run(seed: int, measures: Measures) -> dict[str, object]:
         "seed": seed,
         "settled": [_settled(each) for each in measures.settled],
         "moves": measures.moves,
+        "cycling_ticks": measures.cycling_ticks,
         "needless_moves": measures.needless_moves,
         "flags": [{"phase": flag.phase, "after_s": flag.after_s} for flag in measures.flags],
     }

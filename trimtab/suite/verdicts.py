@@ -22,10 +22,6 @@ START_NEAR = 0.01
 MEAN_RECOVERY, WORST_RECOVERY = 0.90, 0.70
 ENTRY_TICKS, ENTRY_TURNS = 10, 800
 TWICE = 2.0
-REVERSALS_PER_H = 60.0
-"""More than one change of direction a minute, on average, is a limit cycle."""
-LIMIT_CYCLE_SD = 0.5
-"""Of ln price: less than that is no cycle, however often it turns."""
 COLLAPSED, WELL = 0.7, 0.9
 """Attainment of a phase that has collapsed, and of one that has not."""
 
@@ -88,8 +84,8 @@ def _calm(played: Played) -> Iterator[Verdict]:
     yield _at_most(
         "must", "moves while both upper bounds are inside", name, float(sum(needless)) if needless else None, 0
     )
-    cycling = sum(m.reversals_per_h > REVERSALS_PER_H and m.sd_ln_p > LIMIT_CYCLE_SD for m in own)
-    yield _at_most("must", "runs with a limit cycle", name, float(cycling), 0)
+    cycling = sum(m.cycling_ticks for m in own)
+    yield _at_most("must", "ticks in a limit cycle", name, float(cycling), 0)
     twice = [s for m in own for s in m.settled if s.worst >= TWICE and s.phase != played.entry.impossible]
     if twice:
         late = sum(not s.entered or (s.ticks > ENTRY_TICKS and s.turns > ENTRY_TURNS) for s in twice)
