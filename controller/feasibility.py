@@ -4,10 +4,9 @@ Routing only trades one side for the other. When both SLOs are missed at once, o
 the end that protects it, no price will do: the operator has to add capacity on the side named, or loosen the SLO. The
 law goes on minimising the worse violation meanwhile, with steps no larger than before.
 
-A tick is impossible if that is so for sure over the last minutes (`LONG_KEEP`: half is forgotten in two) and not
-refuted by the evidence of the law, which is younger. Both sides are judged together, since the law shares out what is
-missed: each z is positive, and their sum in standard deviations is above `SURE`. `RAISE` impossible ticks in a row
-raise the flag, `CLEAR` without clear it.
+A tick is impossible if both are missed for sure, each by itself, over the last minutes (`LONG_KEEP`: half is forgotten
+in two), and are missed by what the law goes by too, which is younger: an overload that is over ends with its last
+misses, not with the memory of them. `RAISE` impossible ticks in a row raise the flag, `CLEAR` without clear it.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from enum import StrEnum
 from .laws.protocol import Side, Sides
 
 LONG_KEEP = 0.975
-SURE = 4.0
-"""Of the sum of two, each of deviation 1: one in four hundred, by chance."""
+SURE = 2.0
+"""Deviations."""
 RAISE = 6
 """Half a minute of 5-s ticks."""
 CLEAR = 12
@@ -82,8 +81,8 @@ def _over(long: Side, now: Side) -> bool | None:
 
 
 def _both(long: Sides, now: Sides) -> bool:
-    """Both SLOs are missed, by what they show together."""
+    """Both SLOs are missed for sure, and still are."""
     if not (now.ttft.turns and now.tpot.turns):
         return False
-    over = min(long.ttft.z, long.tpot.z) > 0 and long.ttft.z / long.ttft.sd + long.tpot.z / long.tpot.sd > SURE
-    return over and now.ttft.z + now.ttft.sd > 0 and now.tpot.z + now.tpot.sd > 0
+    sure = min(long.ttft.z / long.ttft.sd, long.tpot.z / long.tpot.sd) > SURE
+    return sure and min(now.ttft.z, now.tpot.z) > 0

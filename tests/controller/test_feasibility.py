@@ -4,7 +4,7 @@ import pytest
 
 from controller.feasibility import CLEAR, NEAR_END, RAISE, Feasibility, Relief
 from controller.laws.protocol import Sides
-from tests.controller.records import severities
+from tests.controller.records import counted, severities
 
 BOTH_OVER, TTFT_OVER, TPOT_OVER = severities(1.5, 1.5), severities(1.5, 0.5), severities(0.5, 1.5)
 INSIDE, NOTHING = severities(0.5, 0.5), severities(None, None)
@@ -121,3 +121,22 @@ def test_with_an_slo_on_one_side_alone_the_flag_comes_and_goes():
     raised = watched(Feasibility(), 1.0, severities(1.5, None), RAISE)
     assert raised.relief is Relief.PREFILL
     assert watched(raised, 1.0, severities(0.5, None), CLEAR).relief is None
+
+
+def test_one_side_missed_for_sure_does_not_make_up_for_another_that_may_be_chance():
+    sure, doubtful = counted((30, 1000), (30, 1000)), counted((60, 1000), (12, 1000))
+    assert watched(Feasibility(), 0.5, sure, RAISE).relief is Relief.BOTH
+    assert watched(Feasibility(), 0.5, doubtful, 10 * RAISE).relief is None
+
+
+@pytest.mark.parametrize("now", [severities(1.5, 0.9), severities(0.9, 1.5), INSIDE])
+def test_an_overload_that_is_over_raises_nothing_and_clears_what_it_raised(now):
+    remembered = BOTH_OVER
+    watch = Feasibility()
+    for _ in range(10 * RAISE):
+        watch = watch.after(0.5, remembered, now)
+    assert watch.relief is None
+    watch = watched(Feasibility(), 0.5, BOTH_OVER, RAISE)
+    for _ in range(CLEAR):
+        watch = watch.after(0.5, remembered, now)
+    assert watch.relief is None

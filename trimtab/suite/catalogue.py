@@ -44,6 +44,8 @@ class Entry:
     """The phase whose promise nothing can hold."""
     flagged_within_s: float | None = None
     """How soon that is to be said."""
+    feasible: bool = False
+    """Every phase can be held with budget to spare: whatever calls a promise impossible here is wrong."""
 
     @property
     def name(self) -> str:
@@ -225,6 +227,22 @@ def _other() -> list[tuple[Scenario, str]]:
             ),
             "far too strict for a while",
         ),
+        (
+            _made(
+                "day",
+                "The phases of H4 at nine tenths of its load, twelve minutes each",
+                (
+                    Phase("chat 3.4/s", 720, ((CHAT, 3.4),)),
+                    _agents(0.82, 720),
+                    _agents(0.55, 720, out=("P1",), label="agents 0.55/s, one P out"),
+                    Phase("paste 0.95/s", 720, ((PASTE, 0.95),)),
+                    _agents(0.82, 720),
+                    Phase("chat 3.4/s", 720, ((CHAT, 3.4),)),
+                ),
+                H4.slos,
+            ),
+            "feasible traffic: twenty seeds are 24 hours",
+        ),
         (replace(H1, name="sampling", title="H1, a tenth of the turns is seen", told_share=0.1), "a tenth is seen"),
         (
             _made(
@@ -324,8 +342,12 @@ def _other() -> list[tuple[Scenario, str]]:
 IMPOSSIBLE = {"infeasible": (1, 300.0), "infeasible_3x": (1, 100.0)}
 """Scenarios with a phase that nothing can hold: which, and how soon that is to be said."""
 
+FEASIBLE = ("day",)
+
 CATALOGUE: dict[str, Entry] = {
-    scenario.name: Entry(scenario, sided, about, *IMPOSSIBLE.get(scenario.name, (None, None)))
+    scenario.name: Entry(
+        scenario, sided, about, *IMPOSSIBLE.get(scenario.name, (None, None)), scenario.name in FEASIBLE
+    )
     for sided, found in ((Sided.TWO, _two_sided()), (Sided.ONE, _one_sided()), (Sided.NONE, _other()))
     for scenario, about in found
 }

@@ -55,9 +55,14 @@ def verdicts(found: Sequence[Played], split: Split) -> list[Verdict]:
         listed += _calm(played)
         listed += _flags(played)
         listed += _collapses(played)
-    false_flags = sum(_false_flags(played) for played in found)
-    hours = sum(len(played.measures) * played.entry.scenario.duration_s for played in found) / 3600
-    listed.append(_at_most("must", f"false flags in {hours:.1f} simulated hours", None, float(false_flags), 0))
+    feasible = [played for played in found if played.entry.feasible]
+    if feasible:
+        flags = sum(len(measures.flags) for played in feasible for measures in played.measures.values())
+        demand = f"flags in {_hours(feasible):.1f} simulated hours of feasible traffic"
+        listed.append(_at_most("must", demand, None, float(flags), 0))
+    doubtful = sum(_doubtful_flags(played) for played in found)
+    demand = f"flags in phases that some policy held, in {_hours(found):.1f} simulated hours"
+    listed.append(_at_most("target", demand, None, float(doubtful), 0))
     return listed
 
 
@@ -122,7 +127,12 @@ def _collapses(played: Played) -> Iterator[Verdict]:
     yield _at_most("target", demand, played.entry.name, float(lost), 0)
 
 
-def _false_flags(played: Played) -> int:
+def _hours(found: Sequence[Played]) -> float:
+    """That the controller ran, from all of its starts."""
+    return sum(len(played.measures) * played.entry.scenario.duration_s for played in found) / 3600
+
+
+def _doubtful_flags(played: Played) -> int:
     """Flags in phases in which some policy held both objectives on that seed. What goes up in the time that no policy
     is judged by, at the begin of a phase, speaks of the phase before."""
     settle_s = played.entry.scenario.settle_of

@@ -14,7 +14,7 @@ from trimtab.score import PhaseScore, RunScore
 from trimtab.suite.catalogue import CATALOGUE
 from trimtab.suite.measures import measured
 from trimtab.suite.play import Played
-from trimtab.suite.policies import BESIDE_SEEDS, BEST, CONTROLLER, STARTS, Cast, cast_of
+from trimtab.suite.policies import BESIDE_SEEDS, BEST, CONTROLLER, FEASIBLE_SEEDS, STARTS, Cast, cast_of
 from trimtab.suite.report import page
 from trimtab.suite.result import as_json
 from trimtab.suite.split import Frozen, Split, shipped_split
@@ -67,6 +67,13 @@ def test_four_policies_run_on_all_seeds_and_the_others_on_the_first_five():
         "threshold_1536",
     }
     assert set(cast.seeds.values()) == {SEEDS, SEEDS[:BESIDE_SEEDS]}
+
+
+def test_where_traffic_is_feasible_all_but_the_controller_run_on_two_seeds():
+    cast = made("day").cast
+    assert cast.seeds[CONTROLLER] == SEEDS and {cast.seeds[start] for start in STARTS} == {SEEDS[:BESIDE_SEEDS]}
+    others = {seeds for policy, seeds in cast.seeds.items() if policy not in (CONTROLLER, *STARTS)}
+    assert others == {SEEDS[:FEASIBLE_SEEDS]}
 
 
 def test_the_oracle_is_asked_of_two_sided_scenarios_or_of_all_in_full():
@@ -137,3 +144,38 @@ def test_recovery_is_the_controllers_on_the_oracles_seeds():
 def test_needless_moves_are_unknown_without_bounds():
     verdict = demanded(verdicts([made()], SPLIT), "moves while both upper bounds are inside")
     assert verdict.met is None and verdict.figure is None
+
+
+def with_a_flag(name: str, tick: int, seed: int = SEEDS[0], **better: float) -> Played:
+    """The controller's flag is up at one tick of one seed."""
+    played = made(name, **better)
+    ticks = views([(0.5, 0.5)] * 300, flagged={tick})
+    return replace(played, measures={(CONTROLLER, seed): measured(played.entry.scenario, ticks)})
+
+
+@pytest.mark.parametrize("tick", [3, 100, 150])
+def test_any_flag_in_feasible_traffic_breaks_a_must(tick):
+    found = verdicts([with_a_flag("day", tick)], SPLIT)
+    flags = demanded(found, "flags in 1.2 simulated hours of feasible traffic")
+    assert (flags.kind, flags.figure, flags.met) == ("must", 1.0, False)
+    assert not [v for v in verdicts([with_a_flag("h1", tick)], SPLIT) if "feasible traffic" in v.demand]
+
+
+@pytest.mark.parametrize(
+    ("name", "tick", "why", "doubtful"),
+    [
+        ("h1", 30, "somebody held that phase", 1),
+        ("h1", 50, "nobody is judged by the first minute of a phase", 0),
+        ("infeasible", 90, "nothing can hold that phase", 0),
+    ],
+)
+def test_a_flag_is_doubtful_where_somebody_held_the_phase(name, tick, why, doubtful):
+    found = verdicts([with_a_flag(name, tick)], SPLIT)
+    assert [v.figure for v in found if v.demand.startswith("flags in phases that some policy held")] == [doubtful], why
+
+
+def test_a_flag_is_not_doubtful_where_nobody_held():
+    means = dict.fromkeys((CONTROLLER, "price_0.4", "threshold_1536", "price_1.2", *STARTS), 0.7)
+    found = verdicts([with_a_flag("h1", 30, 201, **means)], SPLIT)
+    [flags] = [v for v in found if v.demand.startswith("flags in phases that some policy held")]
+    assert (flags.kind, flags.figure) == ("target", 0)
