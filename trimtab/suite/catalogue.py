@@ -343,11 +343,16 @@ IMPOSSIBLE = {"infeasible": (1, 300.0), "infeasible_3x": (1, 100.0)}
 """Scenarios with a phase that nothing can hold: which, and how soon that is to be said."""
 
 FEASIBLE = ("day",)
+"""Scenarios of which every phase can be held with budget to spare."""
+
+
+def _entry(scenario: Scenario, sided: Sided, about: str) -> Entry:
+    impossible, within_s = IMPOSSIBLE.get(scenario.name, (None, None))
+    return Entry(scenario, sided, about, impossible, within_s, scenario.name in FEASIBLE)
+
 
 CATALOGUE: dict[str, Entry] = {
-    scenario.name: Entry(
-        scenario, sided, about, *IMPOSSIBLE.get(scenario.name, (None, None)), scenario.name in FEASIBLE
-    )
+    scenario.name: _entry(scenario, sided, about)
     for sided, found in ((Sided.TWO, _two_sided()), (Sided.ONE, _one_sided()), (Sided.NONE, _other()))
     for scenario, about in found
 }
