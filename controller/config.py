@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from router.artefact import SOURCES, load
-from router.policy import MODES, TableKey, Tables
+from router.policy import MODES, WITHOUT_TABLE_TOKENS, TableKey, Tables, check_without_table_tokens
 from slos.objective import Slo
 
 from .laws import DEFAULT_LAW, LAWS
@@ -38,6 +38,8 @@ class ControlConfig:
     mode: str = "load_aware"
     start_price: float = START_PRICE
     """Where models without a stored price start."""
+    without_table_tokens: int = WITHOUT_TABLE_TOKENS
+    """What decides turns of models that no table knows: `Policy.without_table_tokens`."""
     pin_x: float | None = None
     observe: bool = False
     """Acts as `pin_x` says, whatever the law comes to: that is shown, and not published."""
@@ -58,6 +60,7 @@ class ControlConfig:
             raise ValueError(f"mode must be load_aware or paper, got {self.mode!r}")
         if not 0 < self.start_price < float("inf"):
             raise ValueError(f"start_price must be finite and > 0, got {self.start_price}")
+        check_without_table_tokens(self.without_table_tokens)
         if self.pin_x is not None and not 0 <= self.pin_x <= 1:
             raise ValueError(f"pin_x is the share of later turns that goes local, 0..1, got {self.pin_x}")
         if self.observe and self.pin_x is None:

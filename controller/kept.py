@@ -107,6 +107,7 @@ def first_publication(config: ControlConfig, restored: Restored, held: Collectio
         model_weights=kept,
         mode=config.mode,
         pin_x=config.pin_x,
+        without_table_tokens=config.without_table_tokens,
         provenance="start" if stored is None else f"start, with the prices of version {stored.version}",
     )
     return Publication(version, {"main": policy})

@@ -30,7 +30,7 @@ from .tick import ModelOutput
 WHY = {
     Why.STARTING: "no turn has been seen yet",
     Why.NO_ROUTERS: "no router reports, so the price stays",
-    Why.NO_TABLE: "no table knows this model, so no price decides its turns",
+    Why.NO_TABLE: "no table knows this model, so no price decides its turns, but control.without_table_tokens",
     Why.NO_LAW: "no law moves the price",
     Why.OBSERVING: "the law is shown and not heeded",
     Why.RUNNING: "the law moves the price",

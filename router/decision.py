@@ -47,12 +47,12 @@ def decide(policy: Policy, features: TurnFeatures, coin: float) -> Decision:
         return Decision(transfer, Reason.KV_GUARD, 1.0, version)
     found = policy.table(features.model, features.topology)
     if found is None:
-        return Decision(transfer, Reason.NO_TABLE, 1.0, version)
+        return _by_tokens(policy, features)
     tables, exact = found
     weights = policy.weights_for(features.model)
     if policy.mode == "paper":
         if tables.paper is None:
-            return Decision(transfer, Reason.NO_TABLE, 1.0, version)
+            return _by_tokens(policy, features)
         go_local, reason, cell = tables.paper.choose(features, weights.w_ttft, weights.w_tpot)
         return Decision(local if go_local else transfer, reason, 1.0, version, cell, table_exact=exact)
     saved_ms, cost, cell = tables.load_aware.score(features)
@@ -66,3 +66,10 @@ def decide(policy: Policy, features: TurnFeatures, coin: float) -> Decision:
     if coin < policy.explore:
         go_local, reason, propensity = not go_local, Reason.EXPLORED, policy.explore
     return Decision(local if go_local else transfer, reason, propensity, version, cell, saved_ms, cost, exact)
+
+
+def _by_tokens(policy: Policy, features: TurnFeatures) -> Decision:
+    """Until there is a table that the policy's mode can decide by: a bound on what D lacks, and nothing of the load."""
+    local = features.uncached_d <= policy.without_table_tokens
+    route = Route.APPEND_LOCAL if local else Route.PREFILL_TRANSFER
+    return Decision(route, Reason.NO_TABLE, 1.0, policy.version)

@@ -18,11 +18,15 @@ from .paper_table import PaperTable
 from .table import LoadAwareTable
 from .turn import NodeId
 
-FORMAT = 1
+FORMAT = 2
+"""Of publications and of their policies. Another one with every field that a policy gets: a router that does not know
+the field would decide otherwise than was published, so it refuses and goes on with what it has."""
 MODES = ("load_aware", "paper")
 """Which of its tables a policy decides by."""
 ANY_MODEL = "*"
 """Model of a table that an operator gave for whatever the engines serve."""
+WITHOUT_TABLE_TOKENS = 1024
+"""Within half a point of the best such rule in tuning, and never worse than all through P (docs/decisions/0047)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,8 @@ class Policy:
     pin_x: float | None = None
     explore: float = 0.0
     kv_guard: float = 0.95
+    without_table_tokens: int = WITHOUT_TABLE_TOKENS
+    """Without a table for its model later turns go local if D lacks at most so many tokens of its prompt; 0: never."""
     provenance: str = ""
     format: int = FORMAT
     sha256: str = field(init=False)
@@ -96,6 +102,7 @@ class Policy:
             raise ValueError(f"explore must be within 0..0.5, got {self.explore}")
         if not 0 < self.kv_guard <= 1:
             raise ValueError(f"kv_guard is a share of KV memory, 0..1, got {self.kv_guard}")
+        check_without_table_tokens(self.without_table_tokens)
         content = {
             "format": self.format,
             "version": self.version,
@@ -106,6 +113,7 @@ class Policy:
             "pin_x": self.pin_x,
             "explore": self.explore,
             "kv_guard": self.kv_guard,
+            "without_table_tokens": self.without_table_tokens,
             "provenance": self.provenance,
         }
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -134,6 +142,15 @@ class Policy:
         """The constants behind the table."""
         found = self.table(model, topology)
         return found[0].load_aware.model if found else None
+
+
+def check_without_table_tokens(tokens: object) -> None:
+    """Raises ValueError unless it is a whole number of tokens, 0 or more."""
+    if type(tokens) is not int or tokens < 0:
+        raise ValueError(
+            "without_table_tokens is the most tokens that D may lack for a turn to go local without a table, a whole "
+            f"number, 0 (none does) or more; got {tokens!r}"
+        )
 
 
 def sorted_tables(tables: dict[TableKey, Tables]) -> list[tuple[TableKey, Tables]]:

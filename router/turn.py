@@ -67,7 +67,8 @@ class Reason(StrEnum):
     PASSTHROUGH = "passthrough"
     """No turn: another route of the engines, passed on as it is. In no decision and no record."""
     NO_TABLE = "no_table"
-    """No table for this model: the traditional route."""
+    """No table for this model, or none of the kind that is decided by: local if D lacks few enough tokens of the prompt
+    (`Policy.without_table_tokens`), else the traditional route."""
     NO_DATA = "no_data"
     """`table: paper`: no measurement in reach of this cell: the traditional route."""
     X0_FAILED = "x0_failed"

@@ -199,6 +199,7 @@ def _policy_to_wire(policy: Policy) -> dict[str, object]:
         "pin_x": policy.pin_x,
         "explore": policy.explore,
         "kv_guard": policy.kv_guard,
+        "without_table_tokens": policy.without_table_tokens,
         "provenance": policy.provenance,
     }
 
@@ -237,7 +238,8 @@ def _policy_from_wire(item: Mapping[str, object], tables: Callable[[str], Tables
     listed, weights, by_model = item["tables"], item["weights"], item["model_weights"]
     if not (isinstance(listed, list) and isinstance(weights, dict) and isinstance(by_model, dict)):
         raise WireError("policy: tables, weights or model_weights have the wrong shape")
-    rest = {name: item[name] for name in ("version", "mode", "pin_x", "explore", "kv_guard", "provenance")}
+    names = ("version", "mode", "pin_x", "explore", "kv_guard", "without_table_tokens", "provenance")
+    rest = {name: item[name] for name in names}
     policy = Policy(
         tables={TableKey(entry["model"], entry["topology"]): tables(entry["digest"]) for entry in listed},
         weights=Weights(**weights),

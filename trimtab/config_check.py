@@ -83,6 +83,7 @@ def effective(settings: Settings, environment: Mapping[str, str]) -> dict[str, o
             "table": settings.mode,
             "signal": settings.signal,
             "priority": settings.priority,
+            "without_table_tokens": settings.without_table_tokens,
             "pin_x": settings.pin_x,
             "observe": settings.observe,
             "webhook": without_secrets(settings.webhook, path=True) or "none",

@@ -10,6 +10,9 @@ Some have names of their own, the others are named by a number:
     threshold_N             local iff D lacks fewer than N tokens
     dynamo_N_S              local iff D lacks fewer than N tokens and less than the share S of the prompt
 
+Without a table for the model the first two decide by `Policy.without_table_tokens`, as a router does. The rivals that
+need a table, the paper's and `shorter_queue`, then send everything through P.
+
 Every one of them runs in the same router core with the same residency, placement and handshake; only the
 decision differs. A fixed rule has the preconditions of any router: first turns and turns of a fleet without P
 are not its to decide.
@@ -90,7 +93,7 @@ def contenders(tables: dict[TableKey, Tables]) -> dict[str, Contender]:
         Contender("controller", priced, law),
         *(_numbered(name, priced, law) for name in ("price_0.4", "price_0.03", "price_2.9")),
         *(_numbered(name, priced, law) for name in ("controller_start_0.03", "controller_start_2.9")),
-        Contender("paper_table", replace(priced, mode="paper", weights=Weights(1, 1))),
+        Contender("paper_table", _of_the_paper(priced, Weights(1, 1))),
         *(_numbered(name, priced, law) for name in ("x0", "x1")),
         Contender("prototype", priced, decider=PROTOTYPE),
         Contender("dynamo", priced, decider=DYNAMO),
@@ -107,7 +110,7 @@ def further(tables: dict[TableKey, Tables]) -> dict[str, Contender]:
     priced = Policy(1, tables, Weights.from_price(START_PRICE), provenance="start")
     entries = [
         Contender("llm_d", priced, decider=LLM_D),
-        Contender("shorter_queue", replace(priced, weights=Weights(1, 0))),
+        Contender("shorter_queue", replace(priced, weights=Weights(1, 0), without_table_tokens=0)),
     ]
     return {entry.name: entry for entry in entries}
 
@@ -123,6 +126,11 @@ def contender(name: str, tables: dict[TableKey, Tables]) -> Contender:
     hero = known["controller"]
     assert hero.law is not None
     return _numbered(name, hero.policy, hero.law)
+
+
+def _of_the_paper(priced: Policy, weights: Weights) -> Policy:
+    """Its table alone: where it has none, the traditional route."""
+    return replace(priced, mode="paper", weights=weights, without_table_tokens=0)
 
 
 _NUMBER = r"\d+(?:\.\d+)?"
@@ -147,7 +155,7 @@ def _numbered(name: str, priced: Policy, law: Law) -> Contender:
         case {"share": share}:
             return Contender(name, replace(priced, pin_x=share))
         case {"w_ttft": w_ttft, "w_tpot": w_tpot}:
-            return Contender(name, replace(priced, mode="paper", weights=Weights(w_ttft, w_tpot)))
+            return Contender(name, _of_the_paper(priced, Weights(w_ttft, w_tpot)))
         case {"lacks": tokens, "below": below}:
             return Contender(name, priced, decider=dynamo(int(tokens), below))
     return Contender(name, priced, decider=threshold(int(numbers["tokens"])))

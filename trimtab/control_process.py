@@ -51,6 +51,7 @@ def control_config(settings: Settings) -> ControlConfig:
             source=settings.source,
             mode=settings.mode,
             start_price=settings.price,
+            without_table_tokens=settings.without_table_tokens,
             pin_x=settings.pin_x,
             observe=settings.observe,
             law=settings.law,

@@ -37,5 +37,6 @@ def first_policy(settings: Settings, found: list[Artefact], version: int) -> Pol
         weights,
         mode=settings.mode,
         pin_x=settings.pin_x,
+        without_table_tokens=settings.without_table_tokens,
         provenance="start of this installation",
     )

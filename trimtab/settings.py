@@ -23,6 +23,7 @@ environment > file.
     control: {law: z_integral, priority: balanced, price: 0.4, table: load_aware, signal: router,
               webhook: http://127.0.0.1:9093/hook}
     #         observe: true               # act as pinned (pin_x, default 0) and show what control would have done
+    #         without_table_tokens: 1024  # for models that no table knows
     #         alertmanagers: [http://am-0:9093, http://am-1:9093]
     router: {conversation: chain, idle: 60m, first_byte_timeout: 120s, gap_timeout: 60s, p_down: local,
              tenants: {assistants: TRIMTAB_KEYS_ASSISTANTS}}      # names that SLOs may match, and where their keys are
@@ -52,6 +53,7 @@ from router.connectors.protocol import ConnectorOptions
 from router.doors import FORWARDED, check_forwarded
 from router.engine_routes import may_be_passed
 from router.p_down import PrefillDown, PrefillDownPolicy
+from router.policy import WITHOUT_TABLE_TOKENS
 from router.recognition import Recognition
 from router.retries import RetryBudget
 from router.turn import Role
@@ -118,6 +120,7 @@ class Settings:
     webhook: str = ""
     webhook_secret_env: str = ""
     alertmanagers: tuple[str, ...] = ()
+    without_table_tokens: int = WITHOUT_TABLE_TOKENS
     pin_x: float | None = None
     observe: bool = False
     api_keys_env: str = ""
@@ -212,6 +215,10 @@ class Settings:
     def _check_control(self) -> None:
         if not 0 < self.price < float("inf"):
             raise ValueError(f"control.price must be positive, got {self.price}")
+        if self.without_table_tokens < 0:
+            raise ValueError(
+                f"control.without_table_tokens must be 0 (all through P) or more, got {self.without_table_tokens}"
+            )
         if self.pin_x is not None and not 0 <= self.pin_x <= 1:
             raise ValueError(f"--pin-x is a share, 0..1 (or x0, x1), got {self.pin_x} (control.pin_x)")
 

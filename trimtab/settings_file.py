@@ -234,6 +234,7 @@ class _Reader:
             "webhook",
             "webhook_secret_env",
             "alertmanagers",
+            "without_table_tokens",
             "pin_x",
             "observe",
         )
@@ -250,6 +251,8 @@ class _Reader:
                         self._values[key] = float(text)
                 except ValueError:
                     found[key].complain("E104", f"{text!r} is no number", "write e.g. 0.4")
+        if "without_table_tokens" in found:
+            self._number(found["without_table_tokens"], "without_table_tokens", "1024", int)
         for key, example in (
             ("webhook", "http://127.0.0.1:9093/hook"),
             ("webhook_secret_env", "TRIMTAB_WEBHOOK_SECRET"),

@@ -19,6 +19,7 @@ LOCAL, TRANSFER = Route.APPEND_LOCAL, Route.PREFILL_TRANSFER
 PAPER = policy(mode="paper", tables={TableKey(MODEL, TOPOLOGY): tables(paper=PaperTable({}))})
 FULL = {"d_kv_tokens": 99_000}
 SLOW_LOCAL = {"d_backlog_ms": 1e6}
+MUCH = {"uncached_d": 1025}
 LOST = {"uncached_d": 4100, "evicted_d": 4000, "p_backlog_ms": 1000.0}
 
 
@@ -36,9 +37,19 @@ def taken(policy: Policy, turn: TurnFeatures, coin: float = 0.5) -> tuple[Route,
         ({"turn": 1, **FULL}, policy(pin_x=1.0), (TRANSFER, Reason.FIRST_TURN)),
         ({**FULL}, policy(pin_x=1.0, tables={}), (LOCAL, Reason.PINNED)),
         ({**FULL}, policy(tables={}), (TRANSFER, Reason.KV_GUARD)),
-        ({}, policy(tables={}), (TRANSFER, Reason.NO_TABLE)),
-        ({"model": "other"}, policy(), (TRANSFER, Reason.NO_TABLE)),
-        ({}, policy(mode="paper"), (TRANSFER, Reason.NO_TABLE)),
+        ({"replica": True, **MUCH}, policy(tables={}), (LOCAL, Reason.REPLICA)),
+        ({"local_only": True, **MUCH}, policy(tables={}), (LOCAL, Reason.LOCAL_ONLY)),
+        ({"prefill": None, **MUCH}, policy(tables={}), (LOCAL, Reason.P_UNAVAILABLE)),
+        ({"turn": 1}, policy(tables={}), (TRANSFER, Reason.FIRST_TURN)),
+        ({}, policy(pin_x=0.0, tables={}), (TRANSFER, Reason.PINNED)),
+        ({}, policy(tables={}), (LOCAL, Reason.NO_TABLE)),
+        ({**MUCH}, policy(tables={}), (TRANSFER, Reason.NO_TABLE)),
+        ({}, policy(tables={}, without_table_tokens=0), (TRANSFER, Reason.NO_TABLE)),
+        ({**SLOW_LOCAL}, policy(100.0, tables={}, explore=0.5), (LOCAL, Reason.NO_TABLE)),
+        ({"model": "other"}, policy(), (LOCAL, Reason.NO_TABLE)),
+        ({"model": "other", **MUCH}, policy(), (TRANSFER, Reason.NO_TABLE)),
+        ({}, policy(mode="paper"), (LOCAL, Reason.NO_TABLE)),
+        ({**MUCH}, policy(mode="paper"), (TRANSFER, Reason.NO_TABLE)),
         ({}, PAPER, (TRANSFER, Reason.NO_DATA)),
         ({**SLOW_LOCAL}, policy(explore=0.5), (TRANSFER, Reason.LOCAL_SLOWER)),
         ({**LOST}, policy(0.02), (TRANSFER, Reason.KV_SHORT)),
@@ -63,6 +74,24 @@ def test_the_score_is_equation_1_with_absolute_deltas():
     decision = decide(policy(), turn, 0.5)
     assert (decision.saved_ms, decision.cost, decision.cell) == (saved_ms, cost, cell)
     assert (decision.policy_version, decision.table_exact) == (7, True)
+
+
+@pytest.mark.parametrize("tokens", [1, 100, 1024, 5000])
+def test_without_a_table_a_turn_goes_local_if_d_lacks_at_most_so_many_tokens_of_the_prompt(tokens: int):
+    rule = policy(tables={}, without_table_tokens=tokens)
+    # 5100 prompt tokens: what counts is what D lacks of them, not what is new.
+    assert taken(rule, features(n_ctx=1, n_in=5099, uncached_d=tokens)) == (LOCAL, Reason.NO_TABLE)
+    assert taken(rule, features(n_ctx=5099, n_in=1, uncached_d=tokens + 1)) == (TRANSFER, Reason.NO_TABLE)
+    for coin in (0.0, 0.5, 0.999):
+        decision = decide(rule, features(uncached_d=tokens), coin)
+        assert (decision.propensity, decision.policy_version) == (1.0, 7)
+        assert (decision.cell, decision.saved_ms, decision.cost) == ("", None, None), "nothing was predicted"
+
+
+def test_a_turn_that_some_table_can_decide_does_not_ask_for_tokens():
+    for rule in (policy(0.4, without_table_tokens=0), policy(0.4, without_table_tokens=10**6)):
+        assert taken(rule, features()) == (LOCAL, Reason.SCORE)
+        assert taken(replace(rule, mode="paper", tables=PAPER.tables), features()) == (TRANSFER, Reason.NO_DATA)
 
 
 def test_a_score_of_exactly_zero_is_not_local():
@@ -147,6 +176,7 @@ policies = st.builds(
     mode=st.sampled_from(["load_aware", "paper"]),
     pin_x=st.one_of(st.none(), st.floats(0, 1)),
     explore=st.floats(0, 0.5),
+    without_table_tokens=st.integers(0, 20_000),
 )
 
 

@@ -59,6 +59,10 @@ def test_a_price_that_is_no_price_is_refused(price: float):
         ({"kv_guard": 0.0}, "kv_guard is a share"),
         ({"kv_guard": 1.01}, "kv_guard is a share"),
         ({"kv_guard": nan}, "kv_guard is a share"),
+        ({"without_table_tokens": -1}, "without_table_tokens is .* whole number, 0 .*; got -1"),
+        ({"without_table_tokens": 1024.0}, "without_table_tokens is .* whole number"),
+        ({"without_table_tokens": True}, "without_table_tokens is .* whole number"),
+        ({"without_table_tokens": None}, "without_table_tokens is .* whole number"),
     ],
 )
 def test_a_policy_that_makes_no_sense_is_refused(changes, message: str):
@@ -67,7 +71,15 @@ def test_a_policy_that_makes_no_sense_is_refused(changes, message: str):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"pin_x": 0.0}, {"pin_x": 1.0}, {"explore": 0.5}, {"kv_guard": 1.0}, {"mode": "paper"}]
+    "changes",
+    [
+        {"pin_x": 0.0},
+        {"pin_x": 1.0},
+        {"explore": 0.5},
+        {"kv_guard": 1.0},
+        {"without_table_tokens": 0},
+        {"mode": "paper"},
+    ],
 )
 def test_the_ends_of_every_range_are_allowed(changes):
     policy(**changes)
@@ -89,8 +101,10 @@ def test_a_policy_cannot_be_changed():
         {"pin_x": 0.0},
         {"explore": 0.01},
         {"kv_guard": 0.9},
+        {"without_table_tokens": 0},
+        {"without_table_tokens": 1025},
         {"provenance": "by hand"},
-        {"format": 2},
+        {"format": 1},
         {"tables": {}},
         {"tables": {TableKey(MODEL, TOPOLOGY): tables(digest="d2")}},
         {"tables": {TableKey(MODEL, "1P_2D"): tables()}},

@@ -150,6 +150,7 @@ POLICIES = st.builds(
     pin_x=st.none() | st.floats(0, 1),
     explore=st.floats(0, 0.5),
     kv_guard=st.floats(0.1, 1),
+    without_table_tokens=st.integers(0, MAX_VERSION),
     provenance=TEXTS,
 )
 PUBLICATIONS = st.builds(
@@ -194,6 +195,7 @@ def test_a_document_travels_only_to_those_who_lack_it():
         ("explore", 0.25),
         ("mode", "paper"),
         ("kv_guard", 0.5),
+        ("without_table_tokens", 0),
         ("version", 4),
         ("pin_x", 0.5),
         ("provenance", "me"),
@@ -216,7 +218,7 @@ def test_a_policy_that_was_changed_on_its_way_is_refused(field: str, value: obje
         [],
         "x",
         {},
-        wire(format=2),
+        wire(format=3),
         wire(arms={}),
         wire(arms=[]),
         wire(arms={"main": None}),
@@ -231,6 +233,24 @@ def test_a_policy_that_was_changed_on_its_way_is_refused(field: str, value: obje
 )
 def test_what_is_no_publication_is_refused_in_words(bad: object):
     with pytest.raises(WireError):
+        publication_from_wire(bad, known)
+
+
+def test_a_publication_from_before_there_was_a_rule_without_a_table_is_refused_for_its_format():
+    """And so is this one by a router of then: neither fills in what the other did not say."""
+    old = wire(format=1)
+    del old["arms"]["main"]["without_table_tokens"]
+    with pytest.raises(WireError, match=r"format 1 is not 2: router and control differ in version"):
+        publication_from_wire(old, known)
+    with pytest.raises(WireError, match="without_table_tokens"):
+        publication_from_wire({**old, "format": 2}, known)
+
+
+@pytest.mark.parametrize("tokens", [-1, 1.5, True, "1024", None, [], {}])
+def test_tokens_that_are_no_whole_number_are_refused(tokens: object):
+    bad = wire()
+    bad["arms"]["main"]["without_table_tokens"] = tokens
+    with pytest.raises(WireError, match="without_table_tokens"):
         publication_from_wire(bad, known)
 
 

@@ -121,6 +121,18 @@ def test_a_number_in_the_name_makes_a_policy_that_is_not_listed():
     assert not local(contender("threshold_300", {}).decider, uncached_d=300)
 
 
+@pytest.mark.parametrize(
+    ("name", "tokens"),
+    [("controller", 1024), ("price_0.4", 1024), ("controller_start_2", 1024)]
+    + [(name, 0) for name in ("paper_table", "paper_table_1_3", "shorter_queue")],
+)
+def test_without_a_table_the_score_goes_by_tokens_and_rivals_that_need_one_go_through_p(name, tokens):
+    policy = contender(name, {}).policy
+    assert policy.without_table_tokens == tokens
+    decision = decide(policy, FEATURES, 0.5)
+    assert decision.reason is Reason.NO_TABLE and (decision.route is Route.APPEND_LOCAL) == (tokens > 0)
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_a_listed_policy_is_found_by_its_name(name):
     found = contender(name, {})

@@ -39,7 +39,7 @@ slos:
     objective: p99(ttft) <= 2s
     match: {turn: ">=2"}
 control: {law: aimd, price: 0.3, table: paper, signal: engine, webhook: "http://127.0.0.1:9/h", webhook_secret_env: S,
-  alertmanagers: [http://am-0:9093, https://am-1/prefix]}
+  alertmanagers: [http://am-0:9093, https://am-1/prefix], without_table_tokens: 0}
 router: {conversation: md5_first_message, idle: 5m, gap_timeout: 10s, api_keys_env: KEYS}
 """
 
@@ -72,6 +72,7 @@ def test_every_key_of_a_file_arrives_where_it_belongs():
     assert settings.slos == (Slo("later-ttft", Signal.TTFT, 0.99, 2.0, Match(turn_min=2)),)
     assert (settings.price, settings.mode, settings.signal, settings.source) == (0.3, "paper", "engine", "vllm-cpu")
     assert (settings.conversation, settings.idle_s, settings.gap_timeout_s) == ("md5_first_message", 300.0, 10.0)
+    assert settings.without_table_tokens == 0 and parsed("version: 1").without_table_tokens == 1024
     assert settings.alertmanagers == ("http://am-0:9093", "https://am-1/prefix")
     assert (settings.webhook, settings.webhook_secret_env, settings.api_keys_env) == (
         "http://127.0.0.1:9/h",
@@ -98,6 +99,8 @@ def test_every_key_of_a_file_arrives_where_it_belongs():
         ("version: 1\nmodels: {m: {kv_events: {http://d:1: {endpoint: tcp://d:1, x: y}}}}\n", 2, ["unknown key"]),
         ("version: 1\ncontrol: {law: amid}\n", 2, ["amid", "aimd"]),
         ("version: 1\ncontrol: {price: cheap}\n", 2, ["no number"]),
+        ("version: 1\ncontrol: {without_table_tokens: few}\n", 2, ["no whole number", "1024"]),
+        ("version: 1\ncontrol: {without_table_tokens: 10.5}\n", 2, ["no whole number", "1024"]),
         ("version: 1\nslos: [{name: x, objective: p99(ttft) <= 2}]\n", 2, ["no unit"]),
         ("version: 1\nslo_file: nowhere.yaml\n", 2, ["nowhere.yaml"]),
         ("version: 1\nslos: [{name: x, objective: p99(ttft) <= 2s}]\nslo_file: a.yaml\n", 3, ["keep one"]),
@@ -136,6 +139,7 @@ def test_no_damaged_file_is_answered_with_a_traceback(at, length, put):
         ({"port": 9400}, "share port"),
         ({"price": -1.0}, "positive"),
         ({"pin_x": 1.5}, "share"),
+        ({"without_table_tokens": -1}, r"control\.without_table_tokens must be 0 .*, got -1"),
         ({"lease_s": 1.0}, "lease"),
         ({"admin_host": "0.0.0.0"}, "token"),
         ({"forward_headers": ("Connection",)}, "connection is of one connection"),

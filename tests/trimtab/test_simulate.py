@@ -297,11 +297,15 @@ def test_a_fleet_of_replicas_needs_no_table():
 # -- tables that lack something ----------------------------------------------------------------------------------------
 
 
-def test_without_a_table_later_turns_take_the_traditional_route_and_are_served():
-    simulation = ran(BUSY, simulation=made(Policy(1, {}, Weights.from_price(0.4)), law="aimd"))
+@pytest.mark.parametrize("tokens", [0, 100, 1024])
+def test_without_a_table_later_turns_go_by_what_d_lacks_and_are_served(tokens):
+    policy = Policy(1, {}, Weights.from_price(0.4), without_table_tokens=tokens)
+    simulation = ran(BUSY, simulation=made(policy, law="aimd"))
     simulation.advance(LONG_AFTER_S)
     later = [r for r in simulation.records if r.turn > 1]
-    assert {r.decision.reason for r in later} == {Reason.NO_TABLE} and not any(r.went_local for r in later)
+    assert {r.decision.reason for r in later} == {Reason.NO_TABLE}
+    assert all(r.went_local == (r.features.uncached_d <= tokens) for r in later)
+    assert {r.went_local for r in later} == ({False, True} if tokens else {False})
     assert answered(simulation) == sum(len(plan.turns) for plan in plans(BUSY))
     assert_at_rest(simulation)
 
