@@ -23,7 +23,7 @@ environment > file.
     control: {law: z_integral, priority: balanced, price: 0.4, table: load_aware, signal: router,
               webhook: http://127.0.0.1:9093/hook}
     #         observe: true               # act as pinned (pin_x, default 0) and show what control would have done
-    #         without_table_tokens: 1024  # for models that no table knows
+    #         without_table_tokens: 1536  # for models that no table knows
     #         alertmanagers: [http://am-0:9093, http://am-1:9093]
     router: {conversation: chain, idle: 60m, first_byte_timeout: 120s, gap_timeout: 60s, p_down: local,
              tenants: {assistants: TRIMTAB_KEYS_ASSISTANTS}}      # names that SLOs may match, and where their keys are

@@ -252,7 +252,7 @@ class _Reader:
                 except ValueError:
                     found[key].complain("E104", f"{text!r} is no number", "write e.g. 0.4")
         if "without_table_tokens" in found:
-            self._number(found["without_table_tokens"], "without_table_tokens", "1024", int)
+            self._number(found["without_table_tokens"], "without_table_tokens", "1536", int)
         for key, example in (
             ("webhook", "http://127.0.0.1:9093/hook"),
             ("webhook_secret_env", "TRIMTAB_WEBHOOK_SECRET"),

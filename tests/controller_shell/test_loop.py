@@ -142,9 +142,9 @@ def test_a_restart_continues_at_the_same_price_with_a_higher_version(tmp_path: P
 
 def test_a_changed_rule_without_a_table_is_in_force_after_a_restart_and_the_prices_stay(tmp_path: Path) -> None:
     loop, clock = loop_in(tmp_path)
-    assert loop.policy.without_table_tokens == 1024
+    assert loop.policy.without_table_tokens == 1536
     drive(loop, clock, 4, lambda seq: report(seq, records=SLOW_D, version=loop.publication.version))
-    assert loop.policy.without_table_tokens == 1024, "a law that moves the price keeps the rest"
+    assert loop.policy.without_table_tokens == 1536, "a law that moves the price keeps the rest"
     loop.store.close(clock())
     again, _ = loop_in(tmp_path, clock, without_table_tokens=0)
     assert again.continued and again.publication.version == loop.publication.version + 1

@@ -19,7 +19,7 @@ LOCAL, TRANSFER = Route.APPEND_LOCAL, Route.PREFILL_TRANSFER
 PAPER = policy(mode="paper", tables={TableKey(MODEL, TOPOLOGY): tables(paper=PaperTable({}))})
 FULL = {"d_kv_tokens": 99_000}
 SLOW_LOCAL = {"d_backlog_ms": 1e6}
-MUCH = {"uncached_d": 1025}
+MUCH = {"uncached_d": 1537}
 LOST = {"uncached_d": 4100, "evicted_d": 4000, "p_backlog_ms": 1000.0}
 
 
@@ -76,7 +76,7 @@ def test_the_score_is_equation_1_with_absolute_deltas():
     assert (decision.policy_version, decision.table_exact) == (7, True)
 
 
-@pytest.mark.parametrize("tokens", [1, 100, 1024, 5000])
+@pytest.mark.parametrize("tokens", [1, 100, 1536, 5000])
 def test_without_a_table_a_turn_goes_local_if_d_lacks_at_most_so_many_tokens_of_the_prompt(tokens: int):
     rule = policy(tables={}, without_table_tokens=tokens)
     # 5100 prompt tokens: what counts is what D lacks of them, not what is new.

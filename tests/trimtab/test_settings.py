@@ -72,7 +72,7 @@ def test_every_key_of_a_file_arrives_where_it_belongs():
     assert settings.slos == (Slo("later-ttft", Signal.TTFT, 0.99, 2.0, Match(turn_min=2)),)
     assert (settings.price, settings.mode, settings.signal, settings.source) == (0.3, "paper", "engine", "vllm-cpu")
     assert (settings.conversation, settings.idle_s, settings.gap_timeout_s) == ("md5_first_message", 300.0, 10.0)
-    assert settings.without_table_tokens == 0 and parsed("version: 1").without_table_tokens == 1024
+    assert settings.without_table_tokens == 0 and parsed("version: 1").without_table_tokens == 1536
     assert settings.alertmanagers == ("http://am-0:9093", "https://am-1/prefix")
     assert (settings.webhook, settings.webhook_secret_env, settings.api_keys_env) == (
         "http://127.0.0.1:9/h",
@@ -99,8 +99,8 @@ def test_every_key_of_a_file_arrives_where_it_belongs():
         ("version: 1\nmodels: {m: {kv_events: {http://d:1: {endpoint: tcp://d:1, x: y}}}}\n", 2, ["unknown key"]),
         ("version: 1\ncontrol: {law: amid}\n", 2, ["amid", "aimd"]),
         ("version: 1\ncontrol: {price: cheap}\n", 2, ["no number"]),
-        ("version: 1\ncontrol: {without_table_tokens: few}\n", 2, ["no whole number", "1024"]),
-        ("version: 1\ncontrol: {without_table_tokens: 10.5}\n", 2, ["no whole number", "1024"]),
+        ("version: 1\ncontrol: {without_table_tokens: few}\n", 2, ["no whole number", "1536"]),
+        ("version: 1\ncontrol: {without_table_tokens: 10.5}\n", 2, ["no whole number", "1536"]),
         ("version: 1\nslos: [{name: x, objective: p99(ttft) <= 2}]\n", 2, ["no unit"]),
         ("version: 1\nslo_file: nowhere.yaml\n", 2, ["nowhere.yaml"]),
         ("version: 1\nslos: [{name: x, objective: p99(ttft) <= 2s}]\nslo_file: a.yaml\n", 3, ["keep one"]),

@@ -297,7 +297,7 @@ def test_a_fleet_of_replicas_needs_no_table():
 # -- tables that lack something ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tokens", [0, 100, 1024])
+@pytest.mark.parametrize("tokens", [0, 100, 1536])
 def test_without_a_table_later_turns_go_by_what_d_lacks_and_are_served(tokens):
     policy = Policy(1, {}, Weights.from_price(0.4), without_table_tokens=tokens)
     simulation = ran(BUSY, simulation=made(policy, law="aimd"))

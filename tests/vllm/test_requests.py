@@ -76,9 +76,7 @@ def essence(answer: Answer) -> dict[int, dict[str, Any]]:
 def test_a_later_turn_of_each_kind_is_what_the_engine_says_alone(kind, x, engines, router):
     session, text = uuid4().hex, opening()
     more = {"max_tokens": TOKENS, **KINDS[kind]}
-    tools = {
-        name: more[name] for name in ("tools",) if name in more
-    }  # they stand before the text, from the first turn on
+    tools = {"tools": more["tools"]} if "tools" in more else {}  # before the text, so offered from the first turn on
     first = router.ask(text, session=session, max_tokens=TOKENS, **tools)
     assert first.status == 200 and first.done
     turns = (text, first.text, "and what of kind " + kind)
