@@ -26,7 +26,7 @@ MODES = ("load_aware", "paper")
 ANY_MODEL = "*"
 """Model of a table that an operator gave for whatever the engines serve."""
 WITHOUT_TABLE_TOKENS = 1536
-"""Within half a point of the best such rule in tuning, and never worse than all through P (docs/decisions/0047)."""
+"""The threshold that tuning froze for fixed rules (docs/decisions/0047)."""
 
 
 @dataclass(frozen=True, slots=True)
