@@ -30,7 +30,7 @@ from .tick import ModelOutput
 WHY = {
     Why.STARTING: "no turn has been seen yet",
     Why.NO_ROUTERS: "no router reports, so the price stays",
-    Why.NO_TABLE: "no table knows this model, so no price decides its turns, but control.without_table_tokens",
+    Why.NO_TABLE: "no table knows this model, so no price decides its turns",
     Why.NO_LAW: "no law moves the price",
     Why.OBSERVING: "the law is shown and not heeded",
     Why.RUNNING: "the law moves the price",
@@ -267,6 +267,8 @@ def _pinned(x: float) -> str:
 def sentence(safety: Safety, output: ModelOutput | None, policy: Policy, model: str) -> str:
     """One model's state in words."""
     at = f"price {policy.weights_for(model).price:.3g}"
+    if safety.reason is Why.NO_TABLE:
+        at = f"later turns go local if D lacks at most {policy.without_table_tokens:,} tokens"
     if output is None:
         return f"No tick has read this model yet; {at}."
     if output.feasibility.relief is not None:

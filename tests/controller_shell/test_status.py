@@ -77,6 +77,15 @@ def test_with_several_models_the_worst_one_is_named(tmp_path: Path) -> None:
     assert headline(loop, clock()).startswith("slow: P99 TTFT is over its SLO")
 
 
+def test_without_a_table_the_headline_says_what_decides(tmp_path: Path) -> None:
+    loop, clock = loop_in(tmp_path, tables={}, documents={}, without_table_tokens=700)
+    rule = "later turns go local if D lacks at most 700 tokens"
+    drive(loop, clock, 1, lambda seq: report(seq, records=turns(50)))
+    assert headline(loop, clock()) == f"Both SLOs hold; {rule}."
+    drive(loop, clock, 1, lambda seq: report(seq, records=turns(50, tpot_s=0.05)), 2)
+    assert headline(loop, clock()).endswith(f"no table knows this model, so no price decides its turns; {rule}.")
+
+
 def test_a_side_without_an_slo_is_told(tmp_path: Path) -> None:
     loop, clock = loop_in(tmp_path, slos=(Slo("tpot", Signal.TPOT, 0.99, 0.04),))
     drive(loop, clock, 1, lambda seq: report(seq, records=turns(50)))
