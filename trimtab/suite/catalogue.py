@@ -45,7 +45,7 @@ class Entry:
     flagged_within_s: float | None = None
     """How soon that is to be said."""
     feasible: bool = False
-    """Every phase can be held with budget to spare: whatever calls a promise impossible here is wrong."""
+    """Loads leave a part of every budget: to call a promise impossible is wrong wherever anybody kept it."""
 
     @property
     def name(self) -> str:
@@ -343,7 +343,7 @@ IMPOSSIBLE = {"infeasible": (1, 300.0), "infeasible_3x": (1, 100.0)}
 """Scenarios with a phase that nothing can hold: which, and how soon that is to be said."""
 
 FEASIBLE = ("day",)
-"""Scenarios of which every phase can be held with budget to spare."""
+"""Scenarios of which a constant price holds every phase with budget to spare, but for the dice of single seeds."""
 
 
 def _entry(scenario: Scenario, sided: Sided, about: str) -> Entry:

@@ -30,7 +30,7 @@ PAPER_GRID = tuple(f"paper_table_{pair}" for pair in ("1_3", "1_10", "1_30"))
 BESIDE_SEEDS = 5
 """Of those who are not among the four that run on all seeds."""
 FEASIBLE_SEEDS = 2
-"""Of all but the controller where traffic is feasible: rivals say nothing of its flags, and it lasts long."""
+"""Of fixed rules where traffic is feasible: prices say what could be held, and it lasts long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +51,15 @@ class Cast:
 def cast_of(entry: Entry, split: Split, seeds: tuple[int, ...], *, full: bool) -> Cast:
     """Who runs in a scenario, and on which seeds."""
     beside = seeds if full else seeds[:BESIDE_SEEDS]
-    few, most = (beside[:FEASIBLE_SEEDS],) * 2 if entry.feasible and not full else (beside, seeds)
+    few = beside[:FEASIBLE_SEEDS] if entry.feasible and not full else beside
     tuned = {name: split.frozen[name].policy for name in TUNED if name in split.frozen}
     best = split.frozen[BEST].policy if BEST in split.frozen else None
     rules = tuple(dict.fromkeys([*RULES, *tuned.values(), *([best] if best is not None else [])]))
     asks_oracle = full or entry.sided is Sided.TWO
     constants = tuple(dict.fromkeys([*PRICE_GRID, *THRESHOLD_GRID, "x0", "x1", STATIC, *PAPER_GRID]))
     hindsight = THRESHOLD_GRID if full or entry.sided is not Sided.NONE else COARSE_GRID
-    every = {CONTROLLER: seeds} | dict.fromkeys((CONSTANT, STATIC, *([best] if best is not None else ())), most)
-    every |= dict.fromkeys(STARTS, beside)
+    most = PRICES if entry.feasible else (CONSTANT, STATIC, *([best] if best is not None else ()))
+    every = dict.fromkeys((CONTROLLER, *most), seeds) | dict.fromkeys(STARTS, beside)
     for name in (*PRICES, *rules, *hindsight, *(constants if asks_oracle else ())):
         every.setdefault(name, few)
     return Cast(every, rules, hindsight, constants if asks_oracle else (), tuned)

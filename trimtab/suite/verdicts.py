@@ -12,6 +12,7 @@ from statistics import fmean
 
 from ..spread import Spread
 from .catalogue import Sided
+from .measures import Flag
 from .play import Played
 from .policies import CONSTANT, CONTROLLER, PRICES, STARTS
 from .split import Split
@@ -57,9 +58,9 @@ def verdicts(found: Sequence[Played], split: Split) -> list[Verdict]:
         listed += _collapses(played)
     feasible = [played for played in found if played.entry.feasible]
     if feasible:
-        flags = sum(len(measures.flags) for played in feasible for measures in played.measures.values())
-        demand = f"flags in {_hours(feasible):.1f} simulated hours of feasible traffic"
-        listed.append(_at_most("must", demand, None, float(flags), 0))
+        wrong = sum(played.held_by_any(seed, flag.phase) for played in feasible for seed, flag in _raised(played))
+        demand = f"flags in {sum(map(_held_hours, feasible)):.1f} simulated hours of feasible traffic"
+        listed.append(_at_most("must", demand, None, float(wrong), 0))
     doubtful = sum(_doubtful_flags(played) for played in found)
     demand = f"flags in phases that some policy held, in {_hours(found):.1f} simulated hours"
     listed.append(_at_most("target", demand, None, float(doubtful), 0))
@@ -132,6 +133,22 @@ def _hours(found: Sequence[Played]) -> float:
     return sum(len(played.measures) * played.entry.scenario.duration_s for played in found) / 3600
 
 
+def _held_hours(played: Played) -> float:
+    """Of these, in phases that somebody held on that seed."""
+    phases = list(enumerate(played.entry.scenario.phases))
+    return (
+        sum(phase.duration_s * played.held_by_any(seed, at) for _, seed in played.measures for at, phase in phases)
+        / 3600
+    )
+
+
+def _raised(played: Played) -> Iterator[tuple[int, Flag]]:
+    """(seed, flag), from all starts."""
+    for (_, seed), measures in played.measures.items():
+        for flag in measures.flags:
+            yield seed, flag
+
+
 def _doubtful_flags(played: Played) -> int:
     """Flags in phases in which some policy held both objectives on that seed. What goes up in the time that no policy
     is judged by, at the begin of a phase, speaks of the phase before."""
@@ -140,8 +157,7 @@ def _doubtful_flags(played: Played) -> int:
         flag.phase != played.entry.impossible
         and flag.after_s > settle_s(flag.phase)
         and played.held_by_any(seed, flag.phase)
-        for (_, seed), measures in played.measures.items()
-        for flag in measures.flags
+        for seed, flag in _raised(played)
     )
 
 

@@ -14,7 +14,7 @@ from trimtab.score import PhaseScore, RunScore
 from trimtab.suite.catalogue import CATALOGUE
 from trimtab.suite.measures import measured
 from trimtab.suite.play import Played
-from trimtab.suite.policies import BESIDE_SEEDS, BEST, CONTROLLER, FEASIBLE_SEEDS, STARTS, Cast, cast_of
+from trimtab.suite.policies import BESIDE_SEEDS, BEST, CONTROLLER, FEASIBLE_SEEDS, PRICES, STARTS, Cast, cast_of
 from trimtab.suite.report import page
 from trimtab.suite.result import as_json
 from trimtab.suite.split import Frozen, Split, shipped_split
@@ -69,11 +69,12 @@ def test_four_policies_run_on_all_seeds_and_the_others_on_the_first_five():
     assert set(cast.seeds.values()) == {SEEDS, SEEDS[:BESIDE_SEEDS]}
 
 
-def test_where_traffic_is_feasible_all_but_the_controller_run_on_two_seeds():
+def test_where_traffic_is_feasible_prices_run_on_all_seeds_and_fixed_rules_on_two():
     cast = made("day").cast
-    assert cast.seeds[CONTROLLER] == SEEDS and {cast.seeds[start] for start in STARTS} == {SEEDS[:BESIDE_SEEDS]}
-    others = {seeds for policy, seeds in cast.seeds.items() if policy not in (CONTROLLER, *STARTS)}
-    assert others == {SEEDS[:FEASIBLE_SEEDS]}
+    assert {policy for policy, seeds in cast.seeds.items() if seeds == SEEDS} == {CONTROLLER, *PRICES}
+    assert {cast.seeds[start] for start in STARTS} == {SEEDS[:BESIDE_SEEDS]}
+    rules = {seeds for policy, seeds in cast.seeds.items() if policy not in (CONTROLLER, *STARTS, *PRICES)}
+    assert rules == {SEEDS[:FEASIBLE_SEEDS]}
 
 
 def test_the_oracle_is_asked_of_two_sided_scenarios_or_of_all_in_full():
@@ -154,11 +155,19 @@ def with_a_flag(name: str, tick: int, seed: int = SEEDS[0], **better: float) -> 
 
 
 @pytest.mark.parametrize("tick", [3, 100, 150])
-def test_any_flag_in_feasible_traffic_breaks_a_must(tick):
+def test_a_flag_in_feasible_traffic_breaks_a_must_from_the_first_second_of_a_phase(tick):
     found = verdicts([with_a_flag("day", tick)], SPLIT)
     flags = demanded(found, "flags in 1.2 simulated hours of feasible traffic")
     assert (flags.kind, flags.figure, flags.met) == ("must", 1.0, False)
     assert not [v for v in verdicts([with_a_flag("h1", tick)], SPLIT) if "feasible traffic" in v.demand]
+
+
+def test_what_nobody_held_was_not_feasible():
+    means = dict.fromkeys((CONTROLLER, *PRICES, "threshold_1536", *STARTS), 0.7)
+    flags = demanded(
+        verdicts([with_a_flag("day", 100, 201, **means)], SPLIT), "flags in 0.0 simulated hours of feasible traffic"
+    )
+    assert (flags.figure, flags.met) == (0.0, True)
 
 
 @pytest.mark.parametrize(
