@@ -10,6 +10,8 @@ from .tick import Outputs
 _WORDS = {
     Action.PROTECT_TPOT: "sends more turns through prefill nodes to spare the decode nodes",
     Action.PROTECT_TTFT: "keeps more turns on their decode nodes to spare the prefill nodes",
+    Action.RETURN: "goes back towards the price that was right before",
+    Action.SAVE: "keeps more turns on their decode nodes to save transfers",
     Action.HOLD: "holds its price",
     Action.NO_EVIDENCE: "waits for more samples",
 }

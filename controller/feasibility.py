@@ -61,6 +61,13 @@ class Feasibility:
             return Feasibility(impossible, 0, relief, found)
         if not self._refuted(ttft_over, tpot_over):
             return self
+        return self._without()
+
+    def unasked(self) -> Feasibility:
+        """The state after a tick in which nobody asked: the flag does not outlive what it was raised by."""
+        return self if self.relief is None and not self.impossible else self._without()
+
+    def _without(self) -> Feasibility:
         possible = self.possible + 1
         return Feasibility(0, possible, None if possible >= CLEAR else self.relief, self.last)
 

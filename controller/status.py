@@ -304,6 +304,8 @@ def _move(safety: Safety, action: Action, at: str) -> str:
         return f"the price rises and less goes local; {at}"
     if action is Action.PROTECT_TTFT:
         return f"the price falls and more goes local; {at}"
+    if action is Action.RETURN:
+        return f"the price goes back towards the one that was right before; {at}"
     return at
 
 

@@ -54,6 +54,14 @@ class Steering:
     lasting: Evidence = field(default_factory=Evidence)
     """Of the last minutes: what bounds take."""
     feasibility: Feasibility = field(default_factory=Feasibility)
+    sigma: float | None = None
+    """Where the price was left. Found elsewhere, an operator or a guard has moved it."""
+
+    def at(self, sigma: float) -> Steering:
+        """With the price there: what was seen before a move says less."""
+        if self.sigma is None or self.sigma == sigma:
+            return self if self.sigma == sigma else replace(self, sigma=sigma)
+        return replace(self, sigma=sigma, evidence=self.evidence.moved(sigma - self.sigma))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +112,13 @@ def tick(
     prices = state.envelope.prices
     models = dict(state.models)
     wanted: dict[str, float] = {}
-    sigmas: dict[str, float] = {}
     outputs: dict[str, ModelOutput] = {}
     for model, tally in tallies.items():
         readings = tally.readings(late, now_s)
         driving = readings if engine is None else engine.get(model, ())
         price = policy.weights_for(model).price
-        sigma = sigmas[model] = prices.sigma(price) if 0 < price < float("inf") else (1.0 if price == 0 else 0.0)
-        before, rein = models.get(model, Steering()), reins.get(model, FREE)
+        sigma = prices.sigma(price) if 0 < price < float("inf") else (1.0 if price == 0 else 0.0)
+        before, rein = models.get(model, Steering()).at(sigma), reins.get(model, FREE)
         law, action, sides = state.law and (before.law or state.law), Action.HOLD, Sides()
         if law is not None and rein.gain > 0:
             evidence = before.evidence.after(driving)
@@ -125,7 +132,9 @@ def tick(
             feasibility = before.feasibility.after(adjustment.sigma, long, sides, ends)
             if to != sigma:
                 wanted[model] = prices.price(to)
-            before = Steering(law, evidence, lasting, feasibility)
+            before = Steering(law, evidence, lasting, feasibility, sigma)
+        else:
+            before = replace(before, feasibility=before.feasibility.unasked())
         models[model] = before
         outputs[model] = ModelOutput(tuple(readings), binding(driving), price, action, before.feasibility, sides)
     publication = None
@@ -135,7 +144,6 @@ def tick(
         if proposal is not None:
             publication = published(state.publication, proposal)
             for model in wanted:
-                step = prices.sigma(proposal.weights_for(model).price) - sigmas[model]
-                models[model] = replace(models[model], evidence=models[model].evidence.moved(step))
+                models[model] = models[model].at(prices.sigma(proposal.weights_for(model).price))
     next_state = replace(state, publication=publication or state.publication, models=models, ticks=state.ticks + 1)
     return next_state, Outputs(publication, outputs)

@@ -133,9 +133,11 @@ class WindowedQuantile:
         at_least = sorted(known + [(age, 1) for age in extra])
         at_most = sorted(known + [(math.inf, 1) for _ in extra])
         low_rank, high_rank = bound_ranks(n, self._q, self._confidence)
-        low = None if low_rank is None else _at(at_least, n - low_rank)
-        high = None if high_rank is None else _at(at_most, n - high_rank)
-        value = _at(at_least, n - rank(n, self._q))
+        low, merged = (None, 1) if low_rank is None else _at(at_least, n - low_rank)
+        high = None if high_rank is None else _at(at_most, n - high_rank)[0]
+        value = _at(at_least, n - rank(n, self._q))[0]
+        if merged > 1:  # the larger of those it stands for: no lower bound
+            low = None
         return Estimate(value, low, None if high == math.inf else high, n, now_s)
 
     def merged(self, other: Self) -> Self:
@@ -193,7 +195,7 @@ class _Slice:
     larger of each pair, with the weights added. A value outside the top half of the cap can never come back
     into it, so the top cap // 2 are those of all samples, however often this happens: a P99 is exact up to 50
     x cap samples (if they all fell into one slice). Below the top, the estimate errs upwards, towards the
-    slower.
+    slower, and has no lower bound.
     """
 
     __slots__ = ("_cap", "_ones", "_thinned")
@@ -236,10 +238,10 @@ class _Slice:
             self._thinned.append((larger, weight + its_weight))
 
 
-def _at(pairs: Sequence[tuple[float, int]], above: int) -> float:
-    """The value that exactly `above` samples follow, of pairs (value, weight) sorted upwards."""
+def _at(pairs: Sequence[tuple[float, int]], above: int) -> tuple[float, int]:
+    """The value that exactly `above` samples follow, of pairs (value, weight) sorted upwards, and its weight."""
     for value, weight in reversed(pairs):
         above -= weight
         if above < 0:
-            return value
+            return value, weight
     raise ValueError("more samples above than there are")

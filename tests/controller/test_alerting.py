@@ -329,8 +329,13 @@ def words() -> Iterator[tuple[dict[str, ModelOutput], str]]:
 
 
 @pytest.mark.parametrize(("models", "text"), list(words()))
-def test_every_action_has_its_words(models: dict[str, ModelOutput], text: str):
+def test_what_is_done_is_said(models: dict[str, ModelOutput], text: str):
     assert doing(TTFT, Outputs(None, models)) == text
+
+
+def test_every_action_has_words_of_its_own():
+    told = [doing(TTFT, Outputs(None, {"m": output(action)})) for action in Action]
+    assert len(set(told)) == len(Action) and all(text.endswith(" (p = 0.4)") for text in told)
 
 
 def test_only_models_that_the_slo_covers_are_told_of():

@@ -140,3 +140,11 @@ def test_an_overload_that_is_over_raises_nothing_and_clears_what_it_raised(now):
     for _ in range(CLEAR):
         watch = watch.after(0.5, remembered, now)
     assert watch.relief is None
+
+
+def test_the_flag_does_not_outlive_a_minute_in_which_nobody_asks():
+    watch = watched(Feasibility(), 0.5, BOTH_OVER, RAISE)
+    for _ in range(CLEAR - 1):
+        watch = watch.unasked()
+    assert watch.relief is Relief.BOTH and watch.unasked().relief is None
+    assert watched(watch.unasked(), 0.5, BOTH_OVER, RAISE - 1).relief is None

@@ -2,15 +2,16 @@
 
 from copy import deepcopy
 from dataclasses import replace
-from math import log
+from math import exp, log
 
 import pytest
 
 from controller.cells import Tallies
-from controller.feasibility import RAISE, Relief
+from controller.evidence import REACH
+from controller.feasibility import CLEAR, RAISE, Relief
 from controller.laws import LAWS
 from controller.laws.protocol import Action
-from controller.tick import ControlState, tick
+from controller.tick import ControlState, Rein, tick
 from router.core import Waiting
 from router.policy import Policy, Publication, Weights
 from slos.objective import Match, Signal, Slo
@@ -177,3 +178,29 @@ def test_each_model_has_a_flag_of_its_own():
     assert outputs.models["a"].feasibility.relief is Relief.BOTH
     assert outputs.models["b"].feasibility.relief is None
     assert set(control.models) == {"a", "b"}
+
+
+def test_a_price_that_somebody_else_moved_discounts_what_was_seen_before():
+    after, _ = tick(state(law="z_integral"), {MODEL: tallied(0.5, 0.020)}, (), 5.0)
+    seen = after.models[MODEL].evidence.counts[TTFT].valid
+    idle, unasked = {MODEL: Tallies(MODEL, SLOS)}, {MODEL: Rein(gain=0.0)}
+    policy = after.publication.arms["main"]
+    moved = replace(policy, version=2, model_weights={MODEL: Weights.from_price(1.2)})
+    by_hand = replace(after, publication=Publication(2, {"main": moved}))
+    left, kept = (
+        tick(each, idle, (), 10.0, reins=unasked)[0].models[MODEL].evidence.counts for each in (by_hand, after)
+    )
+    assert kept[TTFT].valid == seen
+    assert left[TTFT].valid == pytest.approx(seen * exp(-(log(3) / log(250)) / REACH))
+
+
+def test_a_law_that_is_not_asked_leaves_no_flag_standing():
+    over, held = {MODEL: tallied(9.0, 0.2)}, {MODEL: Rein(gain=0.0)}
+    control = state(law="z_integral")
+    for at in range(RAISE + 2):
+        control, outputs = tick(control, over, (), 5.0 * at)
+    assert outputs.models[MODEL].feasibility.relief is Relief.BOTH
+    for at in range(CLEAR):
+        assert outputs.models[MODEL].feasibility.relief is Relief.BOTH
+        control, outputs = tick(control, over, (), 100.0 + 5.0 * at, reins=held)
+    assert outputs.models[MODEL].feasibility.relief is None

@@ -174,6 +174,15 @@ def test_a_full_slice_counts_every_sample_and_keeps_its_largest_exactly(values: 
         assert estimate.value == exact
 
 
+@settings(derandomize=True)
+@given(st.lists(st.floats(0.0, 100.0), min_size=30, max_size=300), st.integers(2, 40), quantiles)
+def test_what_is_thinned_gives_no_lower_bound_that_an_exact_window_would_not(values: list[float], cap: int, q: float):
+    exact, thinned = (filled(values, q, cap_per_slice=kept).estimate(0.0) for kept in (1000, cap))
+    assert exact.low is not None or thinned.low is None
+    assert thinned.low is None or thinned.low <= (exact.low or 0.0)
+    assert exact.high is None or thinned.high is None or thinned.high >= exact.high
+
+
 def test_memory_is_bounded_whatever_comes():
     window = filled((float(at * 7919 % 100_003) for at in range(100_003)), cap_per_slice=2048)
     assert len(window._open.weighted()) <= 2048

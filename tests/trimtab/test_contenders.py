@@ -10,7 +10,7 @@ from controller.laws import DEFAULT_LAW, LAWS
 from router.core import Decider
 from router.decision import decide
 from router.features import TurnFeatures
-from router.policy import Policy, Weights
+from router.policy import WITHOUT_TABLE_TOKENS, Policy, Weights
 from router.turn import Reason, Route
 from tests.controller.records import FEATURES
 from trimtab.contenders import DYNAMO, PROTOTYPE, THRESHOLDS, contender, contenders, threshold
@@ -123,7 +123,7 @@ def test_a_number_in_the_name_makes_a_policy_that_is_not_listed():
 
 @pytest.mark.parametrize(
     ("name", "tokens"),
-    [("controller", 1024), ("price_0.4", 1024), ("controller_start_2", 1024)]
+    [(name, WITHOUT_TABLE_TOKENS) for name in ("controller", "price_0.4", "controller_start_2")]
     + [(name, 0) for name in ("paper_table", "paper_table_1_3", "shorter_queue")],
 )
 def test_without_a_table_the_score_goes_by_tokens_and_rivals_that_need_one_go_through_p(name, tokens):

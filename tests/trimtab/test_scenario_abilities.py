@@ -119,9 +119,10 @@ def test_a_role_may_have_less_kv_memory_and_a_node_less_still():
     assert played(less, "x1").score != played(SHORT, "x1").score
 
 
-def test_without_a_table_every_later_turn_is_transferred():
-    run = played(replace(SHORT, table=TableState.NONE))
-    assert [phase.local_share for phase in run.score.phases] == [0.0, 0.0]
+def test_without_a_table_the_controller_goes_by_tokens_and_the_papers_table_through_p():
+    bare = replace(SHORT, table=TableState.NONE)
+    assert [phase.local_share for phase in played(bare, "paper_table").score.phases] == [0.0, 0.0]
+    assert all((phase.local_share or 0.0) > 0.5 for phase in played(bare).score.phases)
 
 
 def test_the_other_models_keep_their_tables():
