@@ -1,8 +1,9 @@
 """What a price has done of late, and whether the fleet answered as it should.
 
 **Reversals**: turning points of ln p over the last `CYCLE_TICKS`, each after a swing of `SWING` or more. More than
-`MAX_REVERSALS` are a limit cycle. The swing is above one step of AIMD (.11 nat near the start price), whose single
-steps up and down are its saw-tooth, and no cycle; the z-integral's are larger only where a miss is sure.
+`MAX_REVERSALS` are a limit cycle. An answer takes half a minute to be seen, so that a cycle takes a minute and more.
+The swing is above two steps of AIMD (.11 nat near the start price), whose single steps up and down are its saw-tooth
+and no cycle; the z-integral's are larger only where a miss is sure.
 
 **Sign**: a higher price sends less to D, so TPOT falls and TTFT rises. The balance is ln(severity of TPOT) minus
 ln(severity of TTFT), and it has to fall after the price rose. Price and balance are noted every `EVERY_TICKS`, so that
@@ -28,10 +29,12 @@ from slos.reduce import Binding
 
 from .cells import WINDOW_TICKS
 
-CYCLE_TICKS = 12
+CYCLE_TICKS = 24
+"""Two minutes."""
 MAX_REVERSALS = 3
-SWING = 0.15
-"""Of ln p: 5 to 10 % of the local share, which moves by .61 per nat at most (the paper's figure 6)."""
+SWING = 0.276
+"""Of ln p: a twentieth of the price range, and 15 % of the local share at most, which moves by .61 per nat (the paper's
+figure 6)."""
 EVERY_TICKS = WINDOW_TICKS
 MOVES = 20
 MIN_EACH_WAY = 5

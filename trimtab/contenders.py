@@ -110,6 +110,7 @@ def further(tables: dict[TableKey, Tables]) -> dict[str, Contender]:
     priced = Policy(1, tables, Weights.from_price(START_PRICE), provenance="start")
     entries = [
         Contender("llm_d", priced, decider=LLM_D),
+        Contender("aimd", priced, LAWS["aimd"]()),
         Contender("shorter_queue", replace(priced, weights=Weights(1, 0), without_table_tokens=0)),
     ]
     return {entry.name: entry for entry in entries}

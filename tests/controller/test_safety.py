@@ -170,7 +170,7 @@ def test_a_wrong_sign_sends_the_price_home_for_ten_minutes_and_then_the_law_has_
 def test_a_price_that_cycles_takes_half_steps_for_thirty_ticks():
     safety, seen = RUNNING, []
     for tick in range(12):
-        safety = safety.after(replace(GOOD, price=0.4 * (1.3 if tick % 2 else 1.0)))
+        safety = safety.after(replace(GOOD, price=0.4 * (1.4 if tick % 2 else 1.0)))
         seen.append(safety.gain)
     assert 0.5 in seen and safety.reason is Why.LIMIT_CYCLE and safety.may_move
     calm = after(safety, *[GOOD] * DAMPED_TICKS)

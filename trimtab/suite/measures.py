@@ -4,8 +4,9 @@ impossible.
     settle       from the first tick of a phase in which a side is over its SLO until both are inside again, in ticks
                  and in turns; where the phase ends before, until then, and it counts as unsettled
     sd_ln_p      of ln price, within phases, without their settling time: √ of the mean variance over the phases
-    reversals    turning points of ln p after swings of 15 % or more, per hour; and in how many ticks production's own
-                 guard (`controller/moves.py`) would call it a limit cycle: more than three of them in a minute
+    reversals    turning points of ln p after swings of a twentieth of its range, per hour; and in how many ticks
+                 production's own guard (`controller/moves.py`) would call it a limit cycle: more than three of them
+                 in two minutes
     needless     moves of the price in ticks in which both upper bounds of the exceedance were inside the budget; None
                  where the readings have no bounds
     flags        phases in which the flag of an impossible promise was raised, with the time since the phase began

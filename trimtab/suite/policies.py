@@ -9,6 +9,8 @@ from .split import Split
 
 CONTROLLER = "controller"
 STARTS = ("controller_start_0.03", "controller_start_2.9")
+OTHER_LAW = "aimd"
+"""The law that is not the default, from the same price."""
 CONSTANT = "price_0.4"
 """The constant that was right wherever the right price was known: the hard one to beat."""
 PRICES = ("price_0.1", CONSTANT, "price_1.2")
@@ -60,6 +62,6 @@ def cast_of(entry: Entry, split: Split, seeds: tuple[int, ...], *, full: bool) -
     hindsight = THRESHOLD_GRID if full or entry.sided is not Sided.NONE else COARSE_GRID
     most = PRICES if entry.feasible else (CONSTANT, STATIC, *([best] if best is not None else ()))
     every = dict.fromkeys((CONTROLLER, *most), seeds) | dict.fromkeys(STARTS, beside)
-    for name in (*PRICES, *rules, *hindsight, *(constants if asks_oracle else ())):
+    for name in (OTHER_LAW, *PRICES, *rules, *hindsight, *(constants if asks_oracle else ())):
         every.setdefault(name, few)
     return Cast(every, rules, hindsight, constants if asks_oracle else (), tuned)

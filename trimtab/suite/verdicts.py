@@ -14,7 +14,7 @@ from ..spread import Spread
 from .catalogue import Sided
 from .measures import Flag
 from .play import Played
-from .policies import CONSTANT, CONTROLLER, PRICES, STARTS
+from .policies import CONSTANT, CONTROLLER, OTHER_LAW, PRICES, STARTS
 from .split import Split
 
 NEAR = 0.005
@@ -47,6 +47,9 @@ def verdicts(found: Sequence[Played], split: Split) -> list[Verdict]:
     held = [played for played in found if split.use_of(played.entry.name) == "held_out"]
     listed = [verdict for played in held for verdict in _of_scenario(played)]
     recoveries = [played.gap_recovery for played in held if played.entry.sided is Sided.TWO]
+    over = Spread.of(played.margin(CONTROLLER, OTHER_LAW).mean for played in held)
+    if over is not None:
+        listed.append(_margin("must", "above the other law, mean of the scenarios", None, over, 0.0, OTHER_LAW))
     known = [recovery for recovery in recoveries if recovery is not None]
     listed += [
         _at_least("target", "gap recovery, mean", None, fmean(known) if known else None, MEAN_RECOVERY),
@@ -161,7 +164,7 @@ def _doubtful_flags(played: Played) -> int:
     )
 
 
-def _margin(kind: str, demand: str, scenario: str, margin: Spread, least: float, against: str) -> Verdict:
+def _margin(kind: str, demand: str, scenario: str | None, margin: Spread, least: float, against: str) -> Verdict:
     sure = None if margin.half_width != margin.half_width else margin.mean - margin.half_width >= least
     return Verdict(kind, demand, scenario, margin.mean, least, margin.mean >= least, sure, against)
 

@@ -48,7 +48,7 @@ def test_a_run_prints_its_cost_and_writes_json_and_a_page_with_a_picture(tmp_pat
         "run", "p_failure", "--seeds", "1", "--jobs", "1", "--json", str(tmp_path / "r.json"), "--report", str(tmp_path)
     )
     assert result.exit_code == 0, result.output
-    assert "17 runs, about 0 minutes of one core" in result.output and "musts:" in result.output
+    assert "18 runs, about 0 minutes of one core" in result.output and "musts:" in result.output
     scenario = json.loads((tmp_path / "r.json").read_text())["scenarios"]["p_failure"]
     assert scenario["attainment"]["controller"] > 0 and scenario["oracle"]["phases"]
     page = (tmp_path / "README.md").read_text()

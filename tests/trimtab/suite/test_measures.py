@@ -70,13 +70,13 @@ def test_the_deviation_is_within_phases_and_without_their_settling_time():
 
 
 def test_reversals_are_turning_points_after_swings_that_matter():
-    prices = [1.0, 1.2, 1.2, 1.4, 1.2, 1.2, 1.0, 1.2, *[1.2, 1.19] * 6]
+    prices = [1.0, 1.2, 1.2, 1.4, 1.2, 1.2, 1.0, 1.4, *[1.4, 1.3] * 6]
     found = measured(SCENARIO, views([CALM] * 20, prices))
     assert (found.moves, found.reversals_per_h, found.cycling_ticks) == (16, 2 * 36, 0)
 
 
 def test_a_price_that_goes_to_and_fro_is_in_a_limit_cycle():
-    found = measured(SCENARIO, views([CALM] * 20, [1.0, 1.2] * 10))
+    found = measured(SCENARIO, views([CALM] * 20, [1.0, 1.4] * 10))
     assert found.reversals_per_h == 18 * 36
     assert found.cycling_ticks == 20 - 5, "the fourth turn shows at the sixth tick"
 
