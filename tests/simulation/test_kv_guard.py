@@ -10,7 +10,9 @@ from math import inf
 import numpy as np
 import pytest
 
+from controller.laws import DEFAULT_LAW, LAWS
 from controller.laws.aimd import Aimd
+from controller.laws.protocol import Law
 from emulator.fleet import Call, OnDone, OnFailed, OnFirst, Request
 from emulator.profiles import LLAMA_3_1_70B_H100_TP4
 from emulator.workload import AGENT, Phase, conversations
@@ -88,7 +90,13 @@ SHORT_OF_KV = replace(H1, phases=(*H1.phases[:2], replace(H1.phases[2], duration
 BACK_S, MINUTE_S = 480.0, 60.0
 
 
-def short_of_kv(decider: Decider) -> Simulation:
+def unguarded(policy: Policy, features: TurnFeatures, coin: float) -> Decision:
+    decision = decide(policy, features, coin)
+    return replace(decision, route=Route.APPEND_LOCAL) if decision.reason is Reason.KV_SHORT else decision
+
+
+def short_of_kv(decider: Decider, law: Law | None = None) -> Simulation:
+    """Under AIMD, which goes to the end of the range in an overload, unless told otherwise."""
     contender = contenders(as_tables(shipped()))["controller"]
     half = replace(LLAMA_3_1_70B_H100_TP4, kv_capacity_tokens=LLAMA_3_1_70B_H100_TP4.kv_capacity_tokens // 2)
     simulation = Simulation(
@@ -97,7 +105,7 @@ def short_of_kv(decider: Decider) -> Simulation:
         contender.policy,
         SHORT_OF_KV.slos,
         seed=100,
-        law=Aimd(),
+        law=law or Aimd(),
         decider=decider,
         profiles={"D": half},
     )
@@ -114,10 +122,6 @@ def in_time_after_a_minute(simulation: Simulation) -> float:
 
 
 def test_with_too_little_kv_the_fleet_recovers_within_a_minute_and_without_the_price_floor_it_stays_down():
-    def unguarded(policy: Policy, features: TurnFeatures, coin: float) -> Decision:
-        decision = decide(policy, features, coin)
-        return replace(decision, route=Route.APPEND_LOCAL) if decision.reason is Reason.KV_SHORT else decision
-
     now_s = SHORT_OF_KV.duration_s
     down, up = short_of_kv(unguarded), short_of_kv(decide)
     assert in_time_after_a_minute(down) < 0.6 and in_time_after_a_minute(up) > 0.95, (
@@ -125,3 +129,9 @@ def test_with_too_little_kv_the_fleet_recovers_within_a_minute_and_without_the_p
     )
     assert all(churn.recomputed(now_s) > OVERRUN for churn in down.core.churn.values())
     assert all(churn.recomputed(now_s) < OVERRUN for churn in up.core.churn.values())
+
+
+def test_under_the_default_law_too_the_price_floor_is_what_brings_it_back():
+    law = LAWS[DEFAULT_LAW]()
+    down, up = (in_time_after_a_minute(short_of_kv(decider, law)) for decider in (unguarded, decide))
+    assert down < 0.85 and up > 0.95, f"{down:.3f} {up:.3f}"

@@ -33,6 +33,11 @@ def test_the_split_is_the_one_that_was_decided_before_any_tuning():
         "wrong_table",
         "infeasible",
     }
+    assert set(split.held_out) == {
+        *("h1", "h3", "h4", "rush", "diurnal", "p_failure", "d_failure", "bandwidth", "infeasible_3x", "sampling"),
+        *("flash_crowd", "cold_start", "metric_outage", "rolling_restart", "heterogeneous_d", "agents_50k"),
+        *("several_routers", "h4_misfit", "day"),
+    }
     assert split.tuning_seeds == tuple(range(100, 105)) and split.held_out_seeds == tuple(range(200, 220))
 
 
@@ -82,8 +87,8 @@ def test_every_phase_promises_one_ttft_and_one_tpot(entry):
 
 @EACH
 def test_its_first_seconds_run(entry):
-    run = run_one(Job(entry.scenario.lasting(9), "x0", 100))
-    assert len(run.score.phases) == len(entry.scenario.phases)
+    run = run_one(Job(entry.scenario.lasting(9), "controller", 100, True))
+    assert len(run.score.phases) == len(entry.scenario.phases) and run.ticks
 
 
 def test_what_is_impossible_is_a_phase_and_has_a_time_to_be_said_in():
