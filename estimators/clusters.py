@@ -93,9 +93,13 @@ class Clusters:
     @property
     def design_effect(self) -> float:
         """D >= 1; exactly 1 where every turn is alone, and without one."""
+        return self.design_effect_if(1.0)
+
+    def design_effect_if(self, correlation: float) -> float:
+        """D with a prior of conversations whose turns are alike to that degree: 1, all of them, is the careful one."""
         if self.valid_valid <= self.valid:
             return 1.0
-        alike = self.valid_valid / self.valid
+        alike = 1.0 + correlation * (self.valid_valid / self.valid - 1.0)
         observed = self.observed_design_effect
         if observed is None:
             return max(1.0, alike)

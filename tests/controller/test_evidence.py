@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.evidence import FULL_TICK, KEEP, SLOWEST, Evidence
+from controller.feasibility import LONG_KEEP
 from estimators.clusters import Clusters
 from slos.reduce import SloReading
 from tests.controller.records import TPOT, TTFT, counted, severities
@@ -98,3 +99,21 @@ def test_bounds_enclose_the_share_and_z_agrees_with_it(ticks, step):
     assert side.low <= over * (1 + 1e-9) and over <= side.high * (1 + 1e-9)
     assert (side.z > 0) == (over > 1) or abs(side.z) < 1e-9
     assert side.sd > 0
+
+
+def ticks_of(turns_hz: int, ticks: int, misses: int = 0) -> Evidence:
+    """So many turns each second; a tick is five of them. The first turns of the last tick miss."""
+    evidence = Evidence()
+    for at in range(ticks):
+        blocks = [(0, turns_hz)] * 5 if at < ticks - 1 else [(misses, turns_hz), *[(0, turns_hz)] * 4]
+        evidence = evidence.after([SloReading(TTFT, None, Clusters.of(blocks))], LONG_KEEP)
+    return evidence
+
+
+@pytest.mark.parametrize("turns_hz", [2, 8, 20, 300])
+def test_a_busy_service_without_a_miss_is_sure_within_minutes_as_is_one_with_a_miss(turns_hz):
+    nothing = reading(0, 0)
+    assert ticks_of(turns_hz, 60).sides([nothing]).ttft.kept, "five minutes"
+    assert not ticks_of(turns_hz, 6).sides([nothing]).ttft.kept, "half a minute, and a second may be one event"
+    if turns_hz >= 8:
+        assert ticks_of(turns_hz, 60, misses=1).sides([nothing]).ttft.kept, "a miss does not make it less sure"

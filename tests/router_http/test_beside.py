@@ -143,7 +143,15 @@ async def test_without_another_p_the_turn_is_a_plain_request_to_d():
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @in_loop
 async def test_what_p_says_of_the_request_itself_goes_to_the_client_and_d_is_ended(stream: bool):
-    p, d = FakeEngine("P0", fault=answers(422)), FakeEngine("D0", fault=hangs())
+    p, d = FakeEngine("P0"), FakeEngine("D0", fault=hangs())
+
+    async def refuses_after_d_has_begun(
+        engine: FakeEngine, request: web.Request, body: Body
+    ) -> web.StreamResponse | None:
+        await until(lambda: bool(d.running))
+        return await answers(422)(engine, request, body)
+
+    p.fault = refuses_after_d_has_begun
     async with mooncake([p], [d]) as router:
         answer = await ask(router.url, chat("hello", stream=stream))
         await router.settle()
