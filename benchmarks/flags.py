@@ -29,7 +29,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from controller.evidence import Evidence
 from controller.feasibility import LONG_KEEP
-from slos.objective import Signal
 from trimtab.runs import Job, Run, run_one
 from trimtab.simulate import TickView
 from trimtab.suite.catalogue import Entry, entries_named
@@ -56,6 +55,16 @@ class Found:
     best: tuple[float, str]
     """The smallest share of misses in what the flag remembers, over what is allowed, of the worse side; and whose."""
 
+    @property
+    def false(self) -> bool:
+        """One of the jury kept both promises in what the flag remembers."""
+        return self.best[0] <= 1
+
+    @property
+    def doubtful(self) -> bool:
+        """As the suite counts them, with this jury."""
+        return self.held and not self.impossible and not self.settling
+
 
 def remembered(ticks: Sequence[TickView], at_s: float) -> float:
     """The worse side's share of misses over what is allowed, as the flag remembers the time until `at_s`."""
@@ -64,11 +73,8 @@ def remembered(ticks: Sequence[TickView], at_s: float) -> float:
         if view.at_s > at_s:
             break
         evidence = evidence.after(view.output.readings, LONG_KEEP)
-    shares = {Signal.TTFT: 0.0, Signal.TPOT: 0.0}
-    for slo, counts in evidence.counts.items():
-        if counts.valid:
-            shares[slo.signal] = max(shares.get(slo.signal, 0.0), counts.bad / counts.valid / slo.epsilon)
-    return max(shares.values())
+    seen = ((slo, counts) for slo, counts in evidence.counts.items() if counts.valid)
+    return max((counts.bad / counts.valid / slo.epsilon for slo, counts in seen), default=0.0)
 
 
 def flags(entry: Entry, seed: int, policies: Sequence[str], run: Callable[[Job], Run]) -> list[Found]:
@@ -95,9 +101,8 @@ def flags(entry: Entry, seed: int, policies: Sequence[str], run: Callable[[Job],
 def lines(name: str, found: Sequence[Found]) -> Iterator[str]:
     """Each that somebody speaks against."""
     for each in found:
-        share, best = each.best
-        if share <= 1 or (each.held and not each.impossible and not each.settling):
-            kind = "false" if share <= 1 else "doubtful"
+        if each.false or each.doubtful:
+            kind, (share, best) = "false" if each.false else "doubtful", each.best
             at = f"phase {each.flag.phase} after {each.flag.after_s:.0f} s"
             yield f"{kind}: {name} {each.policy} seed {each.seed}, {at}: best {share:.2f} of what is allowed, {best}"
 
@@ -128,8 +133,8 @@ def main() -> None:
             len(seeds) * len(policies) * entry.scenario.duration_s / 3600,
             len(found),
             sum(each.impossible for each in found),
-            sum(each.held and not each.impossible and not each.settling for each in found),
-            sum(each.best[0] <= 1 for each in found),
+            sum(each.doubtful for each in found),
+            sum(each.false for each in found),
         ]
         totals = [a + b for a, b in zip(totals, row, strict=True)]
         table.add_row(entry.name, f"{row[0]:.1f}", *(str(n) for n in row[1:]))

@@ -59,9 +59,8 @@ class Steering:
 
     def at(self, sigma: float) -> Steering:
         """With the price there: what was seen before a move says less."""
-        if self.sigma is None or self.sigma == sigma:
-            return self if self.sigma == sigma else replace(self, sigma=sigma)
-        return replace(self, sigma=sigma, evidence=self.evidence.moved(sigma - self.sigma))
+        step = 0.0 if self.sigma is None else sigma - self.sigma
+        return replace(self, sigma=sigma, evidence=self.evidence.moved(step))
 
 
 @dataclass(frozen=True, slots=True)
